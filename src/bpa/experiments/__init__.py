@@ -1,0 +1,1 @@
+"""Configurations and their wiring: data → host → metrics → records."""

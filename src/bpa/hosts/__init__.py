@@ -1,0 +1,1 @@
+"""The methods that the transform upgrades; the transform arrives as an argument."""

@@ -1,0 +1,26 @@
+"""What a host asks of a transform, and the transform that changes nothing."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class SetTransform(Protocol):
+    """Anything that turns a set of features into a set of features of any width, equivariantly."""
+
+    def __call__(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """Map ``x`` of shape (..., n, d) to shape (..., n, w).
+
+        ``mask``, where given, has shape (..., n) and is true at the items that exist.
+        """
+        ...
+
+
+class Identity:
+    """The transform of the published baseline: features stay as they are."""
+
+    def __call__(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Return ``x``."""
+        return x

@@ -1,0 +1,1 @@
+"""Predictions and truth in, numbers out."""

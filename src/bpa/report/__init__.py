@@ -1,0 +1,1 @@
+"""Records in, tables, figures and pages out; nothing is recomputed here."""
