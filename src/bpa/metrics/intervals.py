@@ -87,7 +87,8 @@ def paired_difference(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.n
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if first.shape != second.shape:
         raise ShapeError(
-            f"The two arguments of paired_difference must pair up, with one shape (n,). Got {first.shape} and "
+            f"The two arguments of paired_difference must pair up, with one shape (n,). Got "
+            f"{first.shape} and "
             f"{second.shape}."
         )
     return mean_interval(first - second)
