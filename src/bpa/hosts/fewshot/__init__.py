@@ -1,1 +1,23 @@
-"""The fewshot hosts."""
+"""Few-shot hosts over features: ProtoNet, PT-MAP (also for SillNet and PT-MAP-SF features) and PMF."""
+
+from __future__ import annotations
+
+from bpa.hosts.fewshot._sets import Prediction
+from bpa.hosts.fewshot._transport import Assignment, assign
+from bpa.hosts.fewshot.pmf import PMF, pmf
+from bpa.hosts.fewshot.protonet import ProtoNet, protonet
+from bpa.hosts.fewshot.ptmap import VARIANTS, PTMap, PTMapPrediction, ptmap
+
+__all__ = [
+    "PMF",
+    "VARIANTS",
+    "Assignment",
+    "PTMap",
+    "PTMapPrediction",
+    "Prediction",
+    "ProtoNet",
+    "assign",
+    "pmf",
+    "protonet",
+    "ptmap",
+]
