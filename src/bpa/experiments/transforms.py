@@ -56,7 +56,7 @@ def make_transform(
         from bpa.transform import BPA, BPAAttention
 
         maker = BPA if base == "bpa" else BPAAttention
-        made: SetTransform = maker(reg=reg, n_iter=n_iter)
+        made: SetTransform = maker(reg=reg, n_iter=n_iter)  # type: ignore[arg-type]  # "auto" is checked by BPA itself
         return made
     if reg == "auto" and base in USES_REG:
         raise ArgumentError(f"reg='auto' is a rule for bpa; {base!r} needs a number.")
