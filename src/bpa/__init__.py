@@ -2,4 +2,19 @@
 
 from __future__ import annotations
 
+from ._errors import BPAError, ConvergenceWarning
+from .records import Balance
+from .transform import BPA, BPAAttention, balance, balanced_affinities, exact_matching
+
 __version__ = "0.1.0.dev0"
+
+__all__ = [
+    "BPA",
+    "BPAAttention",
+    "BPAError",
+    "Balance",
+    "ConvergenceWarning",
+    "balance",
+    "balanced_affinities",
+    "exact_matching",
+]

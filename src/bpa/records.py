@@ -325,3 +325,32 @@ class RunRecord:
         if not isinstance(raw, dict) or "study" not in raw or not set(raw) <= names:
             raise FileError(f"a RunRecord has the fields {', '.join(sorted(names))}. Got {str(raw)[:80]}.")
         return cls(**raw)
+
+
+@dataclass(frozen=True, eq=False)
+class Balance:
+    """A balanced plan, the scalings that make it, and for every set of the batch how balanced it is.
+
+    Parameters
+    ----------
+    plan : Tensor, shape (..., n, m)
+        diag(u) K diag(v). Its column sums are exact after alternating sweeps, its row sums nearly.
+    log_u, log_v : Tensor, shapes (..., n) and (..., m)
+        Logarithms of the scalings; equal for the symmetric solver.
+    n_iter : Tensor, shape (...), int64
+        Sweeps done, or products with K spent by the symmetric solver.
+    marginal_error : Tensor, shape (...)
+        Largest relative error of a row sum.
+    converged : Tensor, shape (...), bool, or None
+        Whether the tolerance was reached; None where none was asked for.
+    reg : float, optional
+        The entropy weight that turned a cost into K.
+    """
+
+    plan: Tensor
+    log_u: Tensor
+    log_v: Tensor
+    n_iter: Tensor
+    marginal_error: Tensor
+    converged: Tensor | None = None
+    reg: float | None = None

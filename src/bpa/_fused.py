@@ -1,0 +1,254 @@
+r"""Cosine features to W in one buffer: what the default call of the transform runs.
+
+The same numbers as cost → log K → plan → W room by room, for the case almost everybody uses: cosine cost, alternating
+sweeps, no mask. The Gram matrix is written into the output and turned, in place, into K and then into W. Since
+:math:`e^{(\cos - 1)/\mathrm{reg}}` and :math:`e^{\cos/\mathrm{reg}}` balance to the same plan, the constant
+is left out, which also centres the range of K around one. The backward pass keeps x, W and n-vectors.
+
+Small sets go through in chunks that stay in the cache; a large set goes through in panels of rows, of which only those
+on and above the diagonal are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._checks import check_finite
+from .cost import unit_rows
+from .solvers import (
+    ExponentialKernel,
+    ScaledPlan,
+    SolverSettings,
+    Sweeps,
+    alternate,
+    alternating_adjoint,
+    move_batch_first,
+    refuse_second_derivative,
+)
+
+__all__ = ["fused_affinities", "is_fusible"]
+
+_PANEL = 256
+"""Rows of one panel of a large set."""
+_LARGE = 600
+"""Sets of more items than this are computed by panels, and with rows normalised beforehand."""
+_ORDINARY_SQUARED_NORM = (1e-24, 1e30)
+"""Squared row norms between these are normalised after the Gram product; others, zero among them, beforehand."""
+_CHUNK_BYTES = 1 << 20
+"""Room for the affinities of one chunk of small sets."""
+
+
+def is_fusible(x: Tensor, settings: SolverSettings) -> bool:
+    """Whether this module computes ``x`` (..., n, d) with these settings."""
+    return (
+        settings.n_iter is not None
+        and not torch.compiler.is_compiling()
+        and x.shape[-2] >= 2
+        and settings.keeps_plan_exact(x.dtype)
+    )
+
+
+def fused_affinities(
+    x: Tensor, reg: float, settings: SolverSettings, *, stretch: bool, diagonal: float
+) -> Tensor:
+    """Map x (..., n, d) to W (..., n, n)."""
+    affinity: Tensor = _FusedAffinities.apply(x, reg, settings.n_iter, stretch, diagonal)[0]
+    return affinity
+
+
+class _FusedAffinities(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        x: Tensor, reg: float, n_iter: int, stretch: bool, diagonal: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        check = partial(check_finite, x, argument="x", function="balanced_affinities")
+        shape = x.shape
+        sets = x.reshape(-1, *shape[-2:])
+        count, n = sets.shape[:2]
+        affinity = sets.new_empty((count, n, n))
+        log_us, log_vs = sets.new_empty((count, n_iter, n)), sets.new_empty((count, n_iter, n))
+        largest, inverse = sets.new_ones(count), sets.new_empty((count, n))
+        for chunk in _chunks(count, n, sets.element_size()):
+            out = affinity[chunk]
+            inverse[chunk] = _write_kernel(sets[chunk], reg, out, check)
+            sweeps = alternate(ExponentialKernel(out, 1.0, 1.0, symmetric=True), n_iter=n_iter)
+            log_us[chunk], log_vs[chunk] = torch.stack(sweeps.log_u, 1), torch.stack(sweeps.log_v, 1)
+            largest[chunk] = _write_affinity(out, sweeps.log_u[-1].exp(), sweeps.log_v[-1].exp(), stretch)
+        affinity.diagonal(dim1=-2, dim2=-1).fill_(diagonal)
+        lead = shape[:-2]
+        return (
+            affinity.view(*lead, n, n),
+            log_us.view(*lead, n_iter, n),
+            log_vs.view(*lead, n_iter, n),
+            largest.view(lead),
+            inverse.view(*lead, n),
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, reg, _, _, diagonal = inputs
+        affinity, *vectors = output
+        ctx.mark_non_differentiable(*vectors)
+        ctx.save_for_backward(x, affinity, *vectors)
+        ctx.reg, ctx.diagonal = reg, diagonal
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, None, None, None, None]:
+        grad_x = _FusedBackward.apply(grad, *ctx.saved_tensors, ctx.reg, ctx.diagonal)
+        return grad_x, None, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
+        outputs = _FusedAffinities.apply(*move_batch_first(inputs, in_dims, info.batch_size))
+        return outputs, (0,) * len(outputs)
+
+
+class _FusedBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        grad: Tensor,
+        x: Tensor,
+        affinity: Tensor,
+        log_us: Tensor,
+        log_vs: Tensor,
+        largest: Tensor,
+        inverse: Tensor,
+        reg: float,
+        diagonal: float,
+    ) -> Tensor:
+        n, d = x.shape[-2:]
+        sets, grad_x = x.reshape(-1, n, d), x.new_empty(x.shape)
+        out = grad_x.view(-1, n, d)
+        grad, affinity = grad.reshape(-1, n, n), affinity.reshape(-1, n, n)
+        log_us, log_vs = log_us.reshape(-1, *log_us.shape[-2:]), log_vs.reshape(-1, *log_vs.shape[-2:])
+        largest, inverse = largest.reshape(-1), inverse.reshape(-1, n)
+        for chunk in _chunks(len(sets), n, x.element_size()):
+            sweeps = Sweeps(log_us[chunk].unbind(1), log_vs[chunk].unbind(1))
+            plan = _PlanOfAffinity(affinity[chunk], sweeps, largest[chunk], diagonal)
+            adjoint = grad[chunk] * affinity[chunk]  # with respect to log P; the stretch is a constant
+            adjoint.diagonal(dim1=-2, dim2=-1).zero_()
+            terms = alternating_adjoint(sweeps, plan, adjoint.sum(dim=-1), adjoint.sum(dim=-2))
+            left, right = plan.low_rank(terms)
+            correction = (left * largest[chunk, None, None]) @ right.mT
+            adjoint.addcmul_(correction, affinity[chunk], value=-1.0)  # with respect to log K
+            adjoint.diagonal(dim1=-2, dim2=-1).zero_()
+            torch.add(adjoint, adjoint.mT, out=correction)
+            _write_feature_gradient(correction, sets[chunk], inverse[chunk], reg, out[chunk])
+        return grad_x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(_ctx: Any, *_grads: Tensor) -> Any:
+        refuse_second_derivative()
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
+        return _FusedBackward.apply(*move_batch_first(inputs, in_dims, info.batch_size)), 0
+
+
+class _PlanOfAffinity(ScaledPlan):
+    """The plan read out of W: times the stretch, less the diagonal."""
+
+    def __init__(self, affinity: Tensor, sweeps: Sweeps, largest: Tensor, diagonal: float) -> None:
+        super().__init__(affinity, sweeps.log_u[-1], sweeps.log_v[-1])
+        self._largest = largest[:, None]
+        self._diagonal = diagonal
+
+    def apply(self, log_u: Tensor, log_v: Tensor | None, w: Tensor) -> Tensor:
+        rows, cols = self._ratios(log_u, log_v)
+        w = cols * w
+        return rows * self._largest * ((self.plan @ w[..., :, None])[..., 0] - self._diagonal * w)
+
+    def apply_transposed(self, log_u: Tensor, log_v: Tensor | None, w: Tensor) -> Tensor:
+        rows, cols = self._ratios(log_u, log_v)
+        w = rows * w
+        return cols * self._largest * ((w[..., None, :] @ self.plan)[..., 0, :] - self._diagonal * w)
+
+
+def _chunks(count: int, n: int, element_size: int) -> Iterator[slice]:
+    """Slices of the batch whose affinities fit the cache together."""
+    size = max(1, _CHUNK_BYTES // (n * n * element_size))
+    for start in range(0, count, size):
+        yield slice(start, start + size)
+
+
+def _write_kernel(x: Tensor, reg: float, out: Tensor, check: Callable[[], None]) -> Tensor:
+    """Write exp(cos/reg), diagonal 0, of the sets x (b, n, d) into ``out``; return one over the row norms (b, n).
+
+    ``check`` refuses NaN and Inf; it is called only where the norms say that something is out of the ordinary.
+    """
+    is_large = x.shape[-2] > _LARGE
+    gram = None if is_large else torch.bmm(x, x.mT, out=out)
+    squared = torch.linalg.vecdot(x, x) if gram is None else gram.diagonal(dim1=-2, dim2=-1)
+    low, high = _ORDINARY_SQUARED_NORM
+    if not bool(((squared >= low) & (squared <= high)).all()):
+        check()
+        rows, inverse = _unit_rows_and_inverse_norms(x)
+        rows = rows * reg**-0.5
+    else:
+        inverse = squared.rsqrt()
+        rows = x * (inverse * reg**-0.5)[..., :, None] if is_large else x
+    if is_large:
+        for one, kernel in zip(rows, out, strict=True):
+            _write_large_kernel(one, kernel)
+    elif rows is x:
+        out.mul_((inverse / reg)[..., :, None]).mul_(inverse[..., None, :]).exp_()
+    else:
+        torch.bmm(rows, rows.mT, out=out).exp_()
+    out.diagonal(dim1=-2, dim2=-1).zero_()
+    return inverse
+
+
+def _unit_rows_and_inverse_norms(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Normalise rows of any finite length; zero rows get zero for both, and so pass no gradient."""
+    largest = x.abs().amax(dim=-1)
+    unit = unit_rows(x)
+    norm = largest * (x / torch.where(largest > 0, largest, 1.0)[..., None]).norm(dim=-1)
+    return unit, torch.where(norm > 0, 1 / norm, 0.0)
+
+
+def _write_large_kernel(rows: Tensor, kernel: Tensor) -> None:
+    """Write exp(rows rowsᵀ) (n, n): panels of the upper triangle, each mirrored below the diagonal."""
+    n = len(rows)
+    for start in range(0, n, _PANEL):
+        stop = min(start + _PANEL, n)
+        panel = kernel[start:stop, start:]
+        torch.mm(rows[start:stop], rows[start:].T, out=panel)
+        panel.exp_()
+        kernel[stop:, start:stop] = panel[:, stop - start :].T
+
+
+def _write_affinity(kernel: Tensor, u: Tensor, v: Tensor, stretch: bool) -> Tensor | float:
+    """Turn ``kernel`` (b, n, n) into diag(u) K diag(v), over its largest entry if asked; return that entry (b,)."""
+    n = kernel.shape[-1]
+    column_largest = None
+    for start in range(0, n, _PANEL):
+        panel = kernel[:, start : start + _PANEL]
+        panel.mul_(u[:, start : start + _PANEL, None])
+        if stretch:
+            largest = panel.amax(dim=1)
+            column_largest = largest if column_largest is None else torch.maximum(column_largest, largest)
+    if column_largest is None:
+        kernel.mul_(v[:, None, :])
+        return 1.0
+    largest = (column_largest * v).amax(dim=-1)
+    kernel.mul_((v / largest[:, None])[:, None, :])
+    return largest
+
+
+def _write_feature_gradient(adjoint: Tensor, x: Tensor, inverse: Tensor, reg: float, out: Tensor) -> None:
+    """Write the gradient of x (b, n, d), given twice the symmetric part of that of log K (b, n, n)."""
+    adjoint.mul_((inverse / reg)[..., None, :])
+    torch.bmm(adjoint, x, out=out)  # with respect to the unit rows
+    unit_dot = (
+        torch.linalg.vecdot(out, x) * inverse.square()
+    )  # project on the sphere, and back to the length of x
+    out.sub_(unit_dot[..., None] * x).mul_(inverse[..., None])

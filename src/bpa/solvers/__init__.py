@@ -1,0 +1,32 @@
+"""Kernels in, balanced plans out; the only Sinkhorn loop of the project lives here."""
+
+from __future__ import annotations
+
+from ._assignment import assign
+from ._balance import finite_bounds, sinkhorn
+from ._gradients import ScaledPlan, alternating_adjoint, symmetric_adjoint
+from ._kernel import ExponentialKernel, LogKernel, SymmetricKernel, is_exponential_safe, make_kernel
+from ._plan import SolverSettings, move_batch_first, refuse_second_derivative, solve
+from ._sinkhorn import Sweeps, SymmetricScaling, alternate, symmetrise
+
+__all__ = [
+    "ExponentialKernel",
+    "LogKernel",
+    "ScaledPlan",
+    "SolverSettings",
+    "Sweeps",
+    "SymmetricKernel",
+    "SymmetricScaling",
+    "alternate",
+    "alternating_adjoint",
+    "assign",
+    "finite_bounds",
+    "is_exponential_safe",
+    "make_kernel",
+    "move_batch_first",
+    "refuse_second_derivative",
+    "sinkhorn",
+    "solve",
+    "symmetric_adjoint",
+    "symmetrise",
+]

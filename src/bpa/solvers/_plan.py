@@ -1,0 +1,174 @@
+"""log K in, plan out, as one differentiable step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bpa._errors import NotDifferentiableError
+
+from ._gradients import LogScaledKernel, ScaledPlan, alternating_adjoint, symmetric_adjoint
+from ._kernel import is_exponential_safe, make_kernel
+from ._sinkhorn import Sweeps, alternate, symmetrise
+
+__all__ = ["SolverSettings", "move_batch_first", "refuse_second_derivative", "solve"]
+
+
+@dataclass(frozen=True)
+class SolverSettings:
+    """How to balance.
+
+    ``n_iter`` counts alternating sweeps; None asks for the converged symmetric plan, to ``tol`` in at most
+    ``max_iter`` products. ``bounds`` bounds log K where that is known (see ``make_kernel``), and ``is_symmetric``
+    promises K = Kᵀ.
+    """
+
+    n_iter: int | None
+    tol: float = 1e-6
+    max_iter: int = 300
+    bounds: tuple[float, float] | None = None
+    is_symmetric: bool = False
+
+    def keeps_plan_exact(self, dtype: torch.dtype) -> bool:
+        """Whether K can be recovered from the plan by dividing the scalings out."""
+        return self.bounds is not None and is_exponential_safe(self.bounds[1] - self.bounds[0], dtype)
+
+
+def solve(
+    log_kernel: Tensor, log_row: Tensor | None, log_col: Tensor | None, settings: SolverSettings
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Balance ``log_kernel`` (..., n, m).
+
+    Returns
+    -------
+    plan : Tensor, shape (..., n, m)
+        Differentiable once with respect to ``log_kernel``.
+    log_u, log_v : Tensor, shapes (..., t, n) and (..., t, m)
+        The scalings of every sweep, the last at the end; t = 1 for the symmetric plan.
+    n_iter, marginal_error : Tensor, shape (...)
+        Sweeps or products spent, and the largest relative error of a row or column sum.
+    """
+    if torch.compiler.is_compiling():
+        return _forward(log_kernel, log_row, log_col, settings)
+    outputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _Plan.apply(
+        log_kernel, log_row, log_col, settings
+    )
+    return outputs
+
+
+def _forward(
+    log_kernel: Tensor, log_row: Tensor | None, log_col: Tensor | None, settings: SolverSettings
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Plain operations only: what compilers trace and differentiate by themselves."""
+    kernel = make_kernel(
+        log_kernel, log_row, log_col, bounds=settings.bounds, symmetric=settings.is_symmetric
+    )
+    if settings.n_iter is None:
+        like = log_kernel[..., 0].double()
+        scaling = symmetrise(
+            kernel,
+            torch.zeros_like(like) if log_row is None else log_row.expand(like.shape).double(),
+            tol=settings.tol,
+            max_iter=settings.max_iter,
+        )
+        log_us = log_vs = scaling.log_u.to(log_kernel.dtype)[..., None, :]
+        n_iter, error = scaling.n_iter, scaling.marginal_error.to(log_kernel.dtype)
+        log_u = log_us[..., 0, :]
+        plan = (log_kernel + (log_u[..., :, None] + log_u[..., None, :])).exp()  # symmetric to the last bit
+    else:
+        sweeps = alternate(kernel, n_iter=settings.n_iter)
+        log_us, log_vs = torch.stack(sweeps.log_u, dim=-2), torch.stack(sweeps.log_v, dim=-2)
+        plan = (sweeps.log_u[-1][..., :, None] + log_kernel + sweeps.log_v[-1][..., None, :]).exp()
+        rows = plan.detach().sum(dim=-1)
+        error = (rows / (1.0 if log_row is None else log_row.exp()) - 1).abs().amax(dim=-1)
+        n_iter = torch.full_like(error, settings.n_iter, dtype=torch.int64)
+    return plan, log_us, log_vs, n_iter, error
+
+
+class _Plan(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        log_kernel: Tensor, log_row: Tensor | None, log_col: Tensor | None, settings: SolverSettings
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        return _forward(log_kernel, log_row, log_col, settings)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        log_kernel, log_row, log_col, settings = inputs
+        plan, log_us, log_vs, n_iter, error = output
+        ctx.mark_non_differentiable(log_us, log_vs, n_iter, error)
+        kept = None if settings.keeps_plan_exact(plan.dtype) else log_kernel
+        ctx.save_for_backward(plan, log_us, log_vs, kept, log_row, log_col)
+        ctx.settings = settings
+
+    @staticmethod
+    def backward(ctx: Any, grad_plan: Tensor, *_: Tensor) -> tuple[Tensor, None, None, None]:
+        grad = _PlanBackward.apply(grad_plan, *ctx.saved_tensors, ctx.settings)
+        return grad, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
+        outputs = _Plan.apply(*move_batch_first(inputs, in_dims, info.batch_size))
+        return outputs, (0,) * len(outputs)
+
+
+class _PlanBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        grad_plan: Tensor,
+        plan: Tensor,
+        log_us: Tensor,
+        log_vs: Tensor,
+        log_kernel: Tensor | None,
+        log_row: Tensor | None,
+        log_col: Tensor | None,
+        settings: SolverSettings,
+    ) -> Tensor:
+        adjoint = grad_plan * plan
+        row_sums, col_sums = adjoint.sum(dim=-1), adjoint.sum(dim=-2)
+        if settings.n_iter is None:
+            weight = symmetric_adjoint(plan, row_sums + col_sums)
+            adjoint = adjoint - weight[..., :, None] * plan
+            return (adjoint + adjoint.mT) / 2
+        sweeps = Sweeps(log_us.unbind(dim=-2), log_vs.unbind(dim=-2))
+        kernel = (
+            ScaledPlan(plan, sweeps.log_u[-1], sweeps.log_v[-1])
+            if log_kernel is None
+            else LogScaledKernel(log_kernel)
+        )
+        row = 1.0 if log_row is None else log_row.exp()
+        col = 1.0 if log_col is None else log_col.exp()
+        return kernel.subtract(adjoint, alternating_adjoint(sweeps, kernel, row_sums, col_sums, row, col))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(_ctx: Any, *_grads: Tensor) -> Any:
+        refuse_second_derivative()
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
+        return _PlanBackward.apply(*move_batch_first(inputs, in_dims, info.batch_size)), 0
+
+
+def move_batch_first(inputs: tuple[Any, ...], in_dims: tuple[Any, ...], size: int) -> list[Any]:
+    """Give every tensor the mapped dimension in front; what is not mapped is repeated without copying."""
+    moved = []
+    for value, dim in zip(inputs, in_dims, strict=True):
+        if isinstance(value, Tensor):
+            value = value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
+        moved.append(value)
+    return moved
+
+
+def refuse_second_derivative() -> None:
+    """Say that the plan can be differentiated once."""
+    raise NotDifferentiableError(
+        "The balanced plan can be differentiated once, not twice: its backward pass is analytic and keeps no graph. "
+        "Drop create_graph=True, or differentiate the first derivative numerically."
+    )
