@@ -1,0 +1,36 @@
+# make demo   a finished report from the embedded data          make lint   style and types
+# make test   lint, types and the whole test suite              make clean  remove what make made
+#
+# Each works from a fresh clone: the first run makes .venv and installs into it, later runs find it as it is.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEMO_OUT ?= demo-output
+
+.PHONY: demo test lint install clean
+
+demo: $(STAMP)
+	$(BIN)/bpa demo --out $(DEMO_OUT)
+
+test: lint
+	$(BIN)/python -m pytest -m "not study" --durations=10
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "bpa needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]' --group dev
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .venv-core $(DEMO_OUT) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
