@@ -29,7 +29,7 @@ HOSTS = ("protonet", "ptmap", "pmf", "sillnet", "ptmap-sf")
 PTMAP_LIKE = frozenset({"ptmap", "sillnet", "ptmap-sf"})
 BLOCK = 200
 """Tasks a journal line stands for."""
-CHUNK = 50
+CHUNK = 100
 """Tasks computed at once where the budget allows more; larger sets of buffers leave the processor's cache."""
 DEFAULT_BUDGET = 10**9
 
