@@ -47,9 +47,7 @@ class Encoder(nn.Module):
 
 
 def change(x: Tensor, rng: torch.Generator) -> Tensor:
-    """Rotate by up to 15 degrees, shift by 12 %, scale by 0.8 to 1.2, shear, and cut out a 10-pixel
-    square.
-    """
+    """Rotate by 15 degrees, shift by 12 %, scale by 0.8 to 1.2, shear, and cut out a square."""
     n, _, h, w = x.shape
 
     def uniform(low: float, high: float) -> Tensor:
@@ -70,7 +68,7 @@ def change(x: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def train(images: Tensor, *, epochs: int, seed: int) -> Encoder:
-    """Agree with a slowly moving copy on two changes of an image, against a queue of others (MoCo)."""
+    """Agree with a slowly moving copy on two changes of an image, against a queue of others."""
     torch.manual_seed(seed)  # first weights
     rng = torch.Generator().manual_seed(seed)
     query, n = Encoder(), len(images)
@@ -87,7 +85,7 @@ def train(images: Tensor, *, epochs: int, seed: int) -> Encoder:
                 for slow, fast in zip(key.parameters(), query.parameters(), strict=True):
                     slow.lerp_(fast, 1 - MOMENTUM)
                 k = F.normalize(key(change(images[rows], rng))[1], dim=-1)
-            logits = torch.cat([(q * k).sum(dim=-1, keepdim=True), q @ queue.T], dim=-1) / TEMPERATURE
+            logits = torch.cat([(q * k).sum(dim=-1, keepdim=True), q @ queue.clone().T], dim=-1) / TEMPERATURE
             loss = F.cross_entropy(logits, torch.zeros(len(rows), dtype=torch.int64))
             queue[at : at + BATCH] = k
             at = (at + BATCH) % QUEUE
