@@ -164,6 +164,7 @@ class LazyAffinity:
         block: int | None = None,
         budget: str | int | None = None,
         keep: bool | None = None,
+        start: Tensor | None = None,
     ) -> LazyAffinity:
         """Balance one set and remember its potentials.
 
@@ -196,6 +197,9 @@ class LazyAffinity:
             Keep W (n × n) once it is built: the solver then needs one Gram product instead of one an
             iteration, and every later answer reads W. None keeps it where the budget allows (without a
             budget: up to 1 GiB).
+
+        start : Tensor, shape (n,), optional
+            Potentials to start the symmetric solver from, such as those of a set that has grown a little.
 
         Returns
         -------
@@ -230,13 +234,20 @@ class LazyAffinity:
 
         features, centre = _prepare(x, cost, dtype)
         gram = _Gram(features, cost, reg, block)
+        if start is not None:
+            if solver != "symmetric" or start.shape != (n,):
+                raise ArgumentError(
+                    f"The 'start' parameter of {function} holds one potential an item, ({n},), and belongs to "
+                    f"solver='symmetric'. Got shape {tuple(start.shape)} with solver={solver!r}."
+                )
+            gram.offset = gram.offset - start.to(gram.offset)  # the solver looks for what is still missing
         kernel: Kernel = _KeptKernel(gram) if keep else _StreamedKernel(gram)
         if solver == "symmetric":
             tol = _TOLERANCE[dtype] if tol is None else tol
             check_positive(tol, argument="tol", function=function)
-            start = torch.zeros(n, dtype=torch.float64, device=features.device)
-            found = symmetrise(kernel, start, tol=tol, max_iter=500 if max_iter is None else max_iter)
-            log_u = log_v = found.log_u
+            ones = torch.zeros(n, dtype=torch.float64, device=features.device)
+            found = symmetrise(kernel, ones, tol=tol, max_iter=500 if max_iter is None else max_iter)
+            log_u = log_v = found.log_u if start is None else found.log_u + start.to(found.log_u)
             done, error = int(found.n_iter), float(found.marginal_error)
             converged = error <= tol
             if not converged:
