@@ -198,5 +198,7 @@ def _largest_of_rows(matrix: Tensor, scale: Callable[[Tensor], Tensor]) -> tuple
     """Value and position of the largest entry of every row of ``scale(matrix)``, by blocks of rows."""
     bytes_of_row = matrix.element_size() * matrix[..., :1, :].numel()
     rows = max(1, _BLOCK_BYTES // max(1, bytes_of_row))
-    parts = [scale(block).max(dim=-1) for block in matrix.split(rows, dim=-2)]
+    parts = [
+        scale(matrix[..., start : start + rows, :]).max(dim=-1) for start in range(0, matrix.shape[-2], rows)
+    ]
     return torch.cat([p.values for p in parts], dim=-1), torch.cat([p.indices for p in parts], dim=-1)
