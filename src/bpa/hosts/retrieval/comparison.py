@@ -1,0 +1,132 @@
+r"""How two rows of W are compared; in retrieval this matters as much as the plan itself.
+
+====================
+============================================================================================= ``measure``
+     ``"euclidean"`` (the paper) or ``"cosine"`` between rows. Euclidean distances favour rows of
+                      small norm, and those are hubs; the cosine does not.
+``top``               keep the largest entries of each row only, divided by their sum, next to the unit
+diagonal.
+                      Rows become sparse: comparing them costs 20 to 100 times less. Should not be far below
+                      the number of items that belong together.
+``neighbours``        balance on a nearest-neighbour graph instead of all pairs (an approximation).
+====================
+=============================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bpa._checks import check_choice, check_count
+
+from .sparse_rows import SparseRows, products
+
+__all__ = ["PAPER", "PRESETS", "RETRIEVAL", "RowComparison", "compare_dense", "compare_sparse", "truncate"]
+
+
+@dataclass(frozen=True)
+class RowComparison:
+    """A way to compare rows; see the module."""
+
+    measure: Literal["euclidean", "cosine"] = "euclidean"
+    top: int | None = None
+    neighbours: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no comparison is."""
+        check_choice(self.measure, ("euclidean", "cosine"), argument="measure", function="RowComparison")
+        if self.top is not None:
+            check_count(self.top, argument="top", function="RowComparison")
+        if self.neighbours is not None:
+            check_count(self.neighbours, argument="neighbours", function="RowComparison")
+
+    @property
+    def name(self) -> str:
+        """Short name for tables."""
+        parts: list[str] = [self.measure]
+        if self.top is not None:
+            parts.append(f"top-{self.top}")
+        if self.neighbours is not None:
+            parts.append(f"graph-{self.neighbours}")
+        return " ".join(parts)
+
+
+PAPER = RowComparison()
+"""Euclidean distance between dense rows, as published."""
+
+RETRIEVAL = RowComparison(measure="cosine", top=50)
+"""The default of this library for retrieval; the evidence is in docs/howto/retrieval.md."""
+
+PRESETS = {"paper": PAPER, "retrieval": RETRIEVAL}
+
+
+def compare_dense(left: Tensor, right: Tensor, measure: str, *, out: Tensor | None = None) -> Tensor:
+    """Squared Euclidean distances, or one minus the cosines, of every pair of rows.
+
+    Parameters
+    ----------
+    left, right : Tensor, shape (q, m), (g, m)
+    measure : {"euclidean", "cosine"}
+    out : Tensor, shape (q, g), optional
+
+    Returns
+    -------
+    Tensor, shape (q, g)
+    """
+    return finish(torch.mm(left, right.T, out=out), squared_norms(left), squared_norms(right), measure)
+
+
+def compare_sparse(left: SparseRows, right: SparseRows, measure: str) -> Tensor:
+    """As :func:`compare_dense`, for sparse rows."""
+    return finish(products(left, right.transpose()), sparse_norms(left), sparse_norms(right), measure)
+
+
+def finish(dot: Tensor, left: Tensor, right: Tensor, measure: str) -> Tensor:
+    """Turn inner products (in place) and squared norms into distances."""
+    if measure == "cosine":
+        tiny = torch.finfo(dot.dtype).tiny
+        return dot.mul_(-left.clamp_min(tiny).rsqrt()[:, None]).mul_(right.clamp_min(tiny).rsqrt()).add_(1)
+    return dot.mul_(-2).add_(left[:, None]).add_(right).clamp_(min=0)
+
+
+def squared_norms(rows: Tensor, *, block: int = 256) -> Tensor:
+    """Squared Euclidean norms without a copy of the rows."""
+    return torch.cat([(part * part).sum(dim=1) for part in torch.split(rows, block)])
+
+
+def sparse_norms(rows: SparseRows) -> Tensor:
+    """Squared Euclidean norms of sparse rows."""
+    assert rows.value is not None  # noqa: S101 - valued rows only
+    out = torch.zeros(rows.shape[0], dtype=rows.value.dtype)
+    return out.index_add_(0, rows.row_of_entry(), rows.value.square())
+
+
+def truncate(values: Tensor, columns: Tensor, own: Tensor, n: int) -> SparseRows:
+    """Rows of the largest off-diagonal entries, divided by their sum, next to a unit diagonal.
+
+    Parameters
+    ----------
+    values, columns : Tensor, shape (m, k)
+        Largest off-diagonal entries of each row and where they are.
+    own : Tensor of int64, shape (m,)
+        Column of each row's diagonal.
+    n : int
+        Columns.
+
+    Returns
+    -------
+    SparseRows, shape (m, n)
+    """
+    m, k = values.shape
+    total = values.sum(dim=1, keepdim=True)
+    shares = torch.where(total > 0, values / torch.where(total > 0, total, torch.ones_like(total)), values)
+    column = torch.cat([own[:, None], columns], dim=1)
+    value = torch.cat([torch.ones_like(values[:, :1]), shares], dim=1)
+    column, order = torch.sort(column, dim=1)
+    value = value.gather(1, order)
+    start = torch.arange(m + 1) * (k + 1)
+    return SparseRows(start, column.reshape(-1), value.reshape(-1), (m, n))

@@ -1,0 +1,304 @@
+"""Ranking by balanced rows: joint against a slow float64 oracle, frozen and per-query against joint."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from bpa._errors import ArgumentError, FileError, MemoryBudgetError, ShapeError
+from bpa.hosts.retrieval.comparison import PAPER, RETRIEVAL, RowComparison
+from bpa.hosts.retrieval.frozen import FrozenBPA
+from bpa.hosts.retrieval.ranking import bpa_rank, estimate_rank, rerank
+
+ROWS = [PAPER, RowComparison("cosine"), RowComparison("euclidean", top=12), RowComparison("cosine", top=12)]
+
+
+def clusters(seed=0, n_ids=20, each=6, d=16, noise=0.5):
+    """Identities in general position: (queries, gallery, query ids, gallery ids)."""
+    g = torch.Generator().manual_seed(seed)
+    centre = torch.randn(n_ids, d, generator=g, dtype=torch.float64)
+    x = centre[:, None] + noise * torch.randn(n_ids, each, d, generator=g, dtype=torch.float64)
+    ids = torch.arange(n_ids)
+    return x[:, 0], x[:, 1:].reshape(-1, d), ids, ids.repeat_interleave(each - 1)
+
+
+def slow_plan(x, reg, n_iter, cost="cosine"):
+    """W from the equations in numpy float64, one loop per sweep."""
+    x = np.asarray(x, dtype=np.float64)
+    n = len(x)
+    if cost == "cosine":
+        u = x / np.linalg.norm(x, axis=1, keepdims=True)
+        c = 1 - u @ u.T
+    else:
+        c = ((x[:, None] - x[None]) ** 2).sum(-1)
+        if cost == "euclidean":
+            c = np.sqrt(c) / np.sqrt(c).max()
+    kernel = np.exp(-c / reg) * (1 - np.eye(n))
+    u, v = np.ones(n), np.ones(n)
+    for _ in range(n_iter):
+        u = 1 / (kernel @ v)
+        v = 1 / (kernel.T @ u)
+    plan = u[:, None] * kernel * v[None]
+    w = plan / plan.max()
+    np.fill_diagonal(w, 1)
+    return w
+
+
+def slow_compare(w, n_query, first, rows):
+    w = w.copy()
+    if rows.top is not None:
+        for i in range(len(w)):
+            off = w[i].copy()
+            off[i] = -1
+            kept = sorted(range(len(w)), key=lambda j, off=off: -off[j])[: rows.top]
+            new = np.zeros(len(w))
+            new[kept] = off[kept] / off[kept].sum()
+            new[i] = 1
+            w[i] = new
+    left, right = w[:n_query], w[first:]
+    if rows.measure == "cosine":
+        dot = left @ right.T
+        return 1 - dot / np.outer(np.linalg.norm(left, axis=1), np.linalg.norm(right, axis=1))
+    return ((left[:, None] - right[None]) ** 2).sum(-1)
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
+@pytest.mark.parametrize("cost", ["cosine", "sqeuclidean", "euclidean"])
+def test_joint_equals_a_slow_float64_computation(rows, cost):
+    q, g, _, _ = clusters(n_ids=9, each=4)
+    reg = {"cosine": 0.15, "sqeuclidean": 5.0, "euclidean": 0.1}[cost]
+    w = slow_plan(torch.cat([q, g]), reg, 5, cost)
+    got = bpa_rank(q, g, reg=reg, cost=cost, rows=rows, diagnostics=False).distances
+    np.testing.assert_allclose(got.numpy(), slow_compare(w, len(q), len(q), rows), atol=1e-8)
+    single = bpa_rank(q.float(), g.float(), reg=reg, cost=cost, rows=rows, diagnostics=False).distances
+    assert single.dtype == torch.float32
+    np.testing.assert_allclose(single.numpy(), got.numpy(), atol=5e-4)
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
+def test_every_item_may_query_the_others(rows):
+    q, g, _, _ = clusters(n_ids=9, each=4)
+    x = torch.cat([q, g])
+    got = bpa_rank(x, reg=0.15, rows=rows, diagnostics=False).distances
+    np.testing.assert_allclose(got.numpy(), slow_compare(slow_plan(x, 0.15, 5), len(x), 0, rows), atol=1e-8)
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
+def test_blocked_rows_equal_held_rows(rows):
+    q, g, _, _ = clusters(n_ids=40, each=9)
+    held = bpa_rank(q, g, reg=0.15, rows=rows, diagnostics=False)
+    assert any(name == "W" for name, _ in held.estimate.parts)
+    budget = held.estimate.total - 1
+    blocked = bpa_rank(q, g, reg=0.15, rows=rows, budget=budget, diagnostics=False)
+    assert not any(name == "W" for name, _ in blocked.estimate.parts)
+    torch.testing.assert_close(held.distances, blocked.distances, atol=1e-8, rtol=1e-6)
+
+
+def test_a_budget_too_small_is_refused_before_anything_is_allocated():
+    q, g, _, _ = clusters()
+    with pytest.raises(MemoryBudgetError, match="frozen"):
+        bpa_rank(q, g, reg=0.2, budget=1000)
+    with pytest.raises(MemoryBudgetError, match="top=50"):
+        FrozenBPA.fit(g, reg=0.2, rows=PAPER, budget=1000)
+
+
+@pytest.mark.parametrize("measure", ["euclidean", "cosine"])
+def test_bfloat16_storage_ranks_like_float32(measure):
+    q, g, qi, gi = clusters(seed=2, n_ids=40, each=8, noise=0.9)
+    rows = RowComparison(measure)
+    full = bpa_rank(q.float(), g.float(), reg=0.1, rows=rows, diagnostics=False).distances
+    half = bpa_rank(
+        q.float(), g.float(), reg=0.1, rows=rows, storage=torch.bfloat16, diagnostics=False
+    ).distances
+    assert abs(mean_ap(full, qi, gi) - mean_ap(half, qi, gi)) < 0.005
+    assert (full - half).abs().max() < 0.05
+    with pytest.raises(ArgumentError, match="bfloat16"):
+        bpa_rank(q, g, reg=0.01, storage=torch.bfloat16)
+
+
+def mean_ap(distances, qi, gi):
+    total = 0.0
+    for row, identity in zip(distances, qi, strict=True):
+        hit = (gi == identity)[row.argsort(stable=True)].double()
+        total += float((hit * hit.cumsum(0) / torch.arange(1, len(hit) + 1)).sum() / hit.sum())
+    return total / len(qi)
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
+def test_frozen_ranks_nearly_like_one_query_at_a_time(rows):
+    q, g, qi, gi = clusters(seed=1, noise=0.8)
+    each = bpa_rank(q, g, reg=0.15, protocol="per-query", rows=rows, n_iter=30, diagnostics=False).distances
+    frozen = bpa_rank(q, g, reg=0.15, protocol="frozen", rows=rows, n_iter=30, diagnostics=False).distances
+    rank_each, rank_frozen = each.argsort(1).argsort(1).double(), frozen.argsort(1).argsort(1).double()
+    spearman = torch.stack(
+        [torch.corrcoef(torch.stack([a, b]))[0, 1] for a, b in zip(rank_each, rank_frozen, strict=True)]
+    )
+    assert spearman.mean() > 0.98
+    assert abs(mean_ap(each, qi, gi) - mean_ap(frozen, qi, gi)) < 0.02
+
+
+def test_the_query_s_own_coordinate_is_part_of_the_frozen_distance():
+    q, g, _, _ = clusters(seed=1)
+    frozen = FrozenBPA.fit(g, reg=0.15, rows=PAPER, n_iter=30)
+    w = frozen.lazy.dense()
+    row, column = frozen.row(q), frozen.lazy.columns(q, recognise=False)
+    expected = ((row[:, None] - w[None]) ** 2).sum(-1) + (1 - column) ** 2
+    torch.testing.assert_close(frozen.distances(q), expected, atol=1e-9, rtol=1e-9)
+    without = ((row[:, None] - w[None]) ** 2).sum(-1)
+    assert (without.argsort(1) != expected.argsort(1)).any()
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
+def test_frozen_equals_joint_for_fitted_items(rows):
+    q, g, _, _ = clusters(seed=3)
+    x = torch.cat([q, g])
+    frozen = FrozenBPA.fit(x, reg=0.2, rows=rows, n_iter=5)
+    joint = bpa_rank(q, g, reg=0.2, rows=rows, n_iter=5, diagnostics=False).distances
+    got = frozen.fitted_distances(torch.arange(len(q)), torch.arange(len(q), len(x)))
+    torch.testing.assert_close(got, joint, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
+def test_a_short_list_compares_like_the_whole_gallery(rows):
+    q, g, _, _ = clusters(seed=4)
+    frozen = FrozenBPA.fit(g, reg=0.15, rows=rows, n_iter=10)
+    whole = frozen.distances(q)
+    candidates = frozen.shortlist(q, 17)
+    near = torch.nn.functional.normalize(q, dim=1) @ torch.nn.functional.normalize(g, dim=1).T
+    assert torch.equal(candidates.sort(1).values, near.topk(17, dim=1).indices.sort(1).values)
+    torch.testing.assert_close(
+        frozen.distances(q, candidates), whole.gather(1, candidates), atol=1e-9, rtol=1e-9
+    )
+    one_by_one = torch.cat([frozen.distances(q[i : i + 1]) for i in range(len(q))])
+    torch.testing.assert_close(one_by_one, whole, atol=1e-9, rtol=1e-9)
+    ranked = bpa_rank(
+        q, g, reg=0.15, n_iter=10, protocol="frozen", rows=rows, shortlist=17, diagnostics=False
+    )
+    first = ranked.distances.argsort(1)[:, :17].sort(1).values
+    assert torch.equal(first, candidates.sort(1).values)
+    tail = near.masked_fill(torch.zeros_like(near, dtype=torch.bool).scatter_(1, candidates, True), -2)
+    assert torch.equal(ranked.distances.argsort(1)[:, 17:], tail.argsort(1, descending=True)[:, :-17])
+
+
+def test_the_bank_takes_part_but_is_never_ranked():
+    q, g, _, _ = clusters(seed=5)
+    bank = clusters(seed=6)[1]
+    frozen = FrozenBPA.fit(g, bank, reg=0.2, rows=PAPER, n_iter=20)
+    assert frozen.distances(q).shape == (len(q), len(g))
+    alone = FrozenBPA.fit(g, reg=0.2, rows=PAPER, n_iter=20)
+    assert not torch.allclose(frozen.distances(q), alone.distances(q))
+    with pytest.raises(ArgumentError, match="without a bank"):
+        frozen.add(bank)
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
+@pytest.mark.parametrize("storage", [None, torch.bfloat16])
+def test_a_saved_state_ranks_the_same_and_holds_no_pickle(tmp_path, rows, storage):
+    q, g, _, _ = clusters(seed=7)
+    frozen = FrozenBPA.fit(g, reg=0.2, rows=rows, n_iter=10, storage=storage)
+    path = tmp_path / "gallery.npz"
+    frozen.save(path)
+    with np.load(path, allow_pickle=False) as stored:  # an object array would raise here
+        assert all(stored[name].dtype != object for name in stored.files)
+    again = FrozenBPA.load(path)
+    assert (again.rows, again.n_gallery, again.reg) == (rows, len(g), 0.2)
+    torch.testing.assert_close(again.distances(q), frozen.distances(q), atol=1e-9, rtol=1e-9)
+
+
+def test_another_file_is_refused(tmp_path):
+    np.savez(tmp_path / "other.npz", features=np.zeros(3))
+    (tmp_path / "text.npz").write_text("no archive")
+    for name in ("other.npz", "text.npz", "absent.npz"):
+        with pytest.raises(FileError, match=name):
+            FrozenBPA.load(tmp_path / name)
+
+
+@pytest.mark.parametrize("rows", [PAPER, RowComparison("cosine", top=12)], ids=lambda r: r.name)
+def test_a_grown_gallery_equals_one_fitted_whole_and_starts_warm(rows):
+    q, g, _, _ = clusters(seed=8)
+    old, new = g[:-5], g[-5:]
+    grown = FrozenBPA.fit(old, reg=0.2, rows=rows, tol=1e-9).add(new, tol=1e-9)
+    whole = FrozenBPA.fit(g, reg=0.2, rows=rows, tol=1e-9)
+    torch.testing.assert_close(grown.distances(q), whole.distances(q), atol=1e-6, rtol=1e-6)
+    assert grown.lazy.report.n_iter < whole.lazy.report.n_iter
+
+
+def test_the_hook_scores_candidates_of_any_index():
+    q, g, _, _ = clusters(seed=9)
+    fitted = FrozenBPA.fit(g, reg=0.2, n_iter=20, rows=RowComparison("cosine", top=12))
+    ids = fitted.shortlist(q, 10)
+    scores = rerank(q, ids, None, fitted)
+    torch.testing.assert_close(scores, -fitted.distances(q, ids))
+    torch.testing.assert_close(rerank(q[0], ids[0], None, fitted), scores[0])
+    with pytest.raises(ArgumentError, match="'candidate_vectors'"):
+        rerank(q[0], torch.tensor([-1, 2]), None, fitted)
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
+def test_items_newer_than_the_fit_score_nearly_like_fitted_ones(rows):
+    q, g, _, _ = clusters(seed=10)
+    late = list(range(0, len(g), 10))
+    early = [j for j in range(len(g)) if j not in late]
+    fitted = FrozenBPA.fit(g[early], reg=0.2, n_iter=40, rows=rows)
+    whole = FrozenBPA.fit(g, reg=0.2, n_iter=40, rows=rows)
+    ids = torch.full((len(q), len(late)), -1)
+    scores = rerank(q, ids, g[late].expand(len(q), -1, -1), fitted)
+    expected = -whole.distances(q)[:, late]
+    assert torch.corrcoef(torch.stack([scores.reshape(-1), expected.reshape(-1)]))[0, 1] > 0.95
+    assert (scores.argmax(1) == expected.argmax(1)).double().mean() > 0.9
+
+
+def test_diagnostics_speak_when_reg_is_far_off_and_are_silent_otherwise():
+    q, g, _, _ = clusters(seed=11, n_ids=30, each=8, d=32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        good = bpa_rank(q, g, reg=0.2, rows=RETRIEVAL).diagnostics
+    assert good.notes == ()
+    assert 0.05 * good.n < good.perplexity < 0.9 * good.n
+    with pytest.warns(UserWarning, match="reg=3 is large"):
+        bpa_rank(q, g, reg=3.0, rows=PAPER)
+    with pytest.warns(UserWarning, match="reg=0.03 is small"):
+        bpa_rank(q, g, reg=0.03, rows=PAPER)
+
+
+def test_diagnostics_measure_what_they_say():
+    q, g, _, _ = clusters(seed=12, n_ids=8, each=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        seen = bpa_rank(q, g, reg=0.2, rows=PAPER).diagnostics
+    w = slow_plan(torch.cat([q, g]), 0.2, 5)
+    np.fill_diagonal(w, 0)
+    share = w / w.sum(1, keepdims=True)
+    entropy = -(share * np.log(np.where(share > 0, share, 1))).sum(1)
+    assert seen.perplexity == pytest.approx(np.sort(np.exp(entropy))[(len(w) - 1) // 2])
+    assert seen.row_maximum == pytest.approx(w.max(1).mean())
+    nq, ng = (x / x.norm(dim=1, keepdim=True) for x in (q, g))
+    assert seen.cost_mean == pytest.approx(float((1 - nq @ ng.T).mean()))
+    assert seen.cost_std == pytest.approx(float((1 - nq @ ng.T).std()))
+
+
+def test_the_estimate_bounds_the_largest_buffers():
+    held = estimate_rank(3368, 15913, 1536, rows=PAPER)
+    assert dict(held.parts)["W"] == 19281**2 * 4
+    assert held.total < 1.6 * 19281**2 * 4
+    half = estimate_rank(3368, 15913, 1536, rows=PAPER, storage=torch.bfloat16)
+    assert dict(half.parts)["W"] * 2 == dict(held.parts)["W"]
+    streamed = estimate_rank(3368, 15913, 1536, rows=PAPER, budget="1.4GB")
+    assert "W" not in dict(streamed.parts)
+
+
+def test_wrong_arguments_name_themselves():
+    q, g, _, _ = clusters()
+    with pytest.raises(ShapeError, match="'gallery'"):
+        bpa_rank(q, g[:, :3], reg=0.2)
+    with pytest.raises(ArgumentError, match="'protocol'"):
+        bpa_rank(q, g, reg=0.2, protocol="both")
+    with pytest.raises(ArgumentError, match="'shortlist'"):
+        bpa_rank(q, g, reg=0.2, shortlist=5)
+    with pytest.raises(ArgumentError, match="'measure'"):
+        RowComparison("manhattan")
+    with pytest.raises(ArgumentError, match="positions 0"):
+        FrozenBPA.fit(g, reg=0.2, n_iter=5).distances(q, torch.full((len(q), 1), len(g)))
