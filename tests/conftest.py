@@ -8,6 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
+
+# The gate draws the same examples every time; HYPOTHESIS_PROFILE=explore looks for new ones.
+settings.register_profile("gate", derandomize=True, deadline=None)
+settings.register_profile("explore", deadline=None, max_examples=500)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 ROOT = Path(__file__).resolve().parents[1]
 
