@@ -23,9 +23,19 @@ from torch import Tensor
 
 from bpa._checks import check_choice, check_count
 
-from .sparse_rows import SparseRows, products
+from .neighbours import Neighbours, block_rows, search
+from .sparse_rows import SparseRows, products, segment_sum
 
-__all__ = ["PAPER", "PRESETS", "RETRIEVAL", "RowComparison", "compare_dense", "compare_sparse", "truncate"]
+__all__ = [
+    "PAPER",
+    "PRESETS",
+    "RETRIEVAL",
+    "RowComparison",
+    "SparseSource",
+    "compare_dense",
+    "compare_sparse",
+    "truncate",
+]
 
 
 @dataclass(frozen=True)
@@ -130,3 +140,52 @@ def truncate(values: Tensor, columns: Tensor, own: Tensor, n: int) -> SparseRows
     value = value.gather(1, order)
     start = torch.arange(m + 1) * (k + 1)
     return SparseRows(start, column.reshape(-1), value.reshape(-1), (m, n))
+
+
+class SparseSource:
+    """Squared distances of sparse rows, recomputed block by block; the joint set of a re-ranking.
+
+    Parameters
+    ----------
+    rows : SparseRows, shape (n, m)
+    measure : {"euclidean", "cosine"}
+        With ``"cosine"`` the rows are brought to unit length first.
+    """
+
+    def __init__(self, rows: SparseRows, measure: str) -> None:
+        assert rows.value is not None  # noqa: S101 - valued rows only
+        self.n = rows.shape[0]
+        if measure == "cosine":
+            length = sparse_norms(rows).clamp_min(torch.finfo(rows.value.dtype).tiny).sqrt()
+            rows = SparseRows(rows.start, rows.column, rows.value / length[rows.row_of_entry()], rows.shape)
+        self._rows = rows
+        self._columns = rows.transpose()
+        self._norm = sparse_norms(rows)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Squared distances of items start..stop to all, shape (stop − start, n)."""
+        dot = products(self._rows.slice(start, stop), self._columns)
+        out = finish(dot, self._norm[start:stop], self._norm, "euclidean")
+        own = torch.arange(start, stop)
+        out[own - start, own] = 0
+        return out
+
+    def pairs(self, i: Tensor, j: Tensor) -> Tensor:
+        """Squared distance of each pair (i, j)."""
+        assert self._rows.value is not None  # noqa: S101 - valued rows only
+        known = self._rows.keys()
+        out = torch.empty(len(i), dtype=self._norm.dtype)
+        for first in range(0, len(i), 65536):
+            left, right = i[first : first + 65536], j[first : first + 65536]
+            pair, column = self._rows.gather(left)
+            wanted = right[pair] * self._rows.shape[1] + column
+            place = torch.searchsorted(known, wanted).clamp_(max=len(known) - 1)
+            other = torch.where(known[place] == wanted, self._rows.value[place], torch.zeros(()))
+            dot = segment_sum(self._rows.gather_values(left) * other, pair, len(left))
+            out[first : first + 65536] = (self._norm[left] + self._norm[right] - 2 * dot).clamp_(min=0)
+        out[i == j] = 0
+        return out
+
+    def neighbours(self, k: int, *, self_first: bool) -> Neighbours:
+        """Search exactly, one block of rows at a time."""
+        return search(self, k, block_rows(self.n, 4), self_first=self_first)

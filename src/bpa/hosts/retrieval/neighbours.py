@@ -88,7 +88,7 @@ class FeatureSource:
 
     def neighbours(self, k: int, *, self_first: bool) -> Neighbours:
         """Search exactly, one block of rows at a time."""
-        return _search(self, k, self.block, self_first=self_first)
+        return search(self, k, self.block, self_first=self_first)
 
 
 class MatrixSource:
@@ -125,7 +125,7 @@ class MatrixSource:
 
     def neighbours(self, k: int, *, self_first: bool) -> Neighbours:
         """Select from the matrix, one block of rows at a time."""
-        return _search(self, k, self.block, self_first=self_first)
+        return search(self, k, self.block, self_first=self_first)
 
 
 class ListSource:
@@ -261,7 +261,8 @@ def _self_to_front(index: Tensor, value: Tensor, own: Tensor) -> tuple[Tensor, T
     return index.gather(1, order), value.gather(1, order)
 
 
-def _search(source: DistanceSource, k: int, block: int, *, self_first: bool) -> Neighbours:
+def search(source: DistanceSource, k: int, block: int, *, self_first: bool) -> Neighbours:
+    """Find the ``k`` nearest of every item of a source, ``block`` rows at a time."""
     k = min(k, source.n)
     index, squared, largest = [], [], []
     for start, stop in spans(source.n, block):

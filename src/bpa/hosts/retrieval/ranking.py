@@ -28,6 +28,7 @@ from bpa.solvers import sinkhorn
 from .comparison import (
     RETRIEVAL,
     RowComparison,
+    SparseSource,
     compare_dense,
     compare_sparse,
     finish,
@@ -35,10 +36,10 @@ from .comparison import (
     truncate,
 )
 from .frozen import FrozenBPA
-from .neighbours import block_rows, spans
+from .neighbours import DistanceSource, FeatureSource, block_rows, spans
 from .sparse_rows import SparseRows
 
-__all__ = ["Diagnostics", "Ranking", "bpa_rank", "estimate_rank", "rerank"]
+__all__ = ["Diagnostics", "Ranking", "bpa_rank", "bpa_source", "estimate_rank", "rerank"]
 
 Protocol = Literal["joint", "frozen", "per-query"]
 _PROTOCOLS = ("joint", "frozen", "per-query")
@@ -220,6 +221,41 @@ def bpa_rank(
     return Ranking(seen.distances, protocol, rows, estimate, found)
 
 
+def bpa_source(x: Tensor, *, reg: float, n_iter: int = 5, rows: RowComparison = RETRIEVAL) -> DistanceSource:
+    """Distances in the space of balanced rows, for :meth:`KReciprocal.fit`: re-ranking after the transform.
+
+    Parameters
+    ----------
+    x : Tensor, shape (n, d)
+        The joint set, queries first.
+    reg, n_iter, rows
+        As in :func:`bpa_rank`.
+
+    Returns
+    -------
+    DistanceSource
+        Squared Euclidean distances of rows; of unit rows (twice one minus the cosine) where the rows are compared by
+        cosine.
+    """
+    check_features(x, argument="x", function="bpa_source")
+    if rows.neighbours is not None:
+        raise ArgumentError(
+            "bpa_source offers plans over all pairs; use a RowComparison without 'neighbours'."
+        )
+    lazy = LazyAffinity.fit(
+        x,
+        reg=reg,
+        solver="alternating",
+        n_iter=n_iter,
+        keep=True if _can_keep(x, reg, "cosine") else None,
+    )
+    if rows.top is None:
+        matrix = lazy.dense()
+        return FeatureSource(unit_rows(matrix) if rows.measure == "cosine" else matrix)
+    best = lazy.top_k(min(rows.top, lazy.n - 1))
+    return SparseSource(truncate(best.values, best.indices, torch.arange(lazy.n), lazy.n), rows.measure)
+
+
 def rerank(
     query: Tensor,
     candidate_ids: Tensor,
@@ -382,7 +418,7 @@ def _rank_joint(x: Tensor, n_query: int, gallery_start: int, settings: _Settings
     keep: bool | None = None
     if not settings.holds_plan:
         keep = False
-    elif _can_keep(x, settings):
+    elif _can_keep(x, settings.reg, settings.lazy_cost):
         keep = True
     lazy = LazyAffinity.fit(
         x, reg=settings.reg, cost=settings.lazy_cost, solver="alternating", n_iter=settings.n_iter, keep=keep
@@ -402,10 +438,10 @@ def _rank_joint(x: Tensor, n_query: int, gallery_start: int, settings: _Settings
     return _Seen(distances, *seen)
 
 
-def _can_keep(x: Tensor, settings: _Settings) -> bool:
+def _can_keep(x: Tensor, reg: float, cost: str) -> bool:
     """Whether the kernel can be held as numbers (its logarithms span at most 2 / reg for the cosine cost)."""
     limit = 600.0 if x.dtype == torch.float64 else 67.0
-    return settings.lazy_cost == "cosine" and 2 / settings.reg <= limit
+    return cost == "cosine" and 2 / reg <= limit
 
 
 def _compare_held(matrix: Tensor, n_query: int, gallery: slice, measure: str) -> Tensor:

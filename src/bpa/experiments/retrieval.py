@@ -1,0 +1,394 @@
+"""Retrieval of a stored feature set: every way to rank it, judged by one protocol.
+
+A *way* is one row of the table: plain features, features after a transform, either of them re-ranked, or another
+method that a user could take instead. All ways rank the same queries, so their differences are paired.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bpa._errors import ArgumentError
+from bpa.experiments.environment import describe_environment
+from bpa.experiments.paper_retrieval import paper_row
+from bpa.experiments.store import RunStore
+from bpa.experiments.transforms import USES_REG, make_transform
+from bpa.hosts.retrieval.baselines import BASELINES
+from bpa.hosts.retrieval.comparison import PRESETS, RowComparison
+from bpa.hosts.retrieval.kreciprocal import KReciprocal
+from bpa.hosts.retrieval.neighbours import FeatureSource
+from bpa.hosts.retrieval.ranking import bpa_rank, bpa_source
+from bpa.metrics.hubness import hubness
+from bpa.metrics.intervals import mean_interval, paired_difference
+from bpa.metrics.retrieval import AveragePrecision, evaluate_ranking
+from bpa.records import QueryGallery, RunRecord
+from bpa.report.table import Table
+
+__all__ = ["RetrievalConfig", "Way", "rank_way", "retrieval_table", "run_retrieval", "ways_of"]
+
+Protocol = Literal["joint", "frozen", "per-query"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One row of the table.
+
+    Attributes
+    ----------
+    method : str
+        A transform's name, or that of a baseline.
+    reg : float or None
+        Entropy weight, where the transform has one.
+    protocol : str
+        ``"joint"``, ``"frozen"`` or ``"per-query"``; matters for BPA only.
+    rows : RowComparison or None
+        How BPA's rows are compared.
+    rerank : bool
+        Whether k-reciprocal re-ranking follows.
+    """
+
+    method: str
+    reg: float | None = None
+    protocol: Protocol = "joint"
+    rows: RowComparison | None = None
+    rerank: bool = False
+
+    @property
+    def name(self) -> str:
+        """How tables call it."""
+        parts = [self.method]
+        if self.reg is not None:
+            parts.append(f"reg={self.reg:g}")
+        if self.rows is not None:
+            parts.append(f"({self.rows.name} rows)")
+        if self.rerank:
+            parts.append("+ k-reciprocal")
+        return " ".join(parts)
+
+    @property
+    def paper_name(self) -> str | None:
+        """The row of the paper's table this way belongs to."""
+        if self.method == "identity":
+            return "k-reciprocal" if self.rerank else "baseline"
+        if self.method == "bpa" and self.protocol == "joint" and self.rows == PRESETS["paper"]:
+            return "bpa + k-reciprocal" if self.rerank else "bpa"
+        return None
+
+
+@dataclass(frozen=True)
+class RetrievalConfig:
+    """Every setting that changes a number.
+
+    Parameters
+    ----------
+    transforms : tuple of str
+        Names of transforms to rank with.
+    reg : tuple of float
+        Entropy weights; there is no safe default for retrieval.
+    n_iter : int
+        Sweeps of BPA.
+    rows : tuple of str
+        Presets of the row comparison: ``"retrieval"``, ``"paper"``.
+    protocols : tuple of str
+        ``"joint"``, ``"frozen"``, ``"per-query"``.
+    rerank : {"none", "k-reciprocal"}
+        Add re-ranked rows (joint).
+    baselines : tuple of str
+        Names of `bpa.hosts.retrieval.baselines.BASELINES`.
+    k1, k2, lam, power
+        Of the re-ranking.
+    average_precision : str
+        Definition of average precision.
+    """
+
+    transforms: tuple[str, ...] = ("bpa",)
+    reg: tuple[float, ...] = (0.05, 0.1)
+    n_iter: int = 5
+    rows: tuple[str, ...] = ("retrieval",)
+    protocols: tuple[Protocol, ...] = ("joint",)
+    rerank: Literal["none", "k-reciprocal"] = "none"
+    baselines: tuple[str, ...] = ()
+    k1: int = 20
+    k2: int = 6
+    lam: float = 0.3
+    power: int = 2
+    average_precision: AveragePrecision = "finite-sum"
+
+    def __post_init__(self) -> None:
+        """Refuse names that nothing carries."""
+        for name in self.baselines:
+            if name not in BASELINES:
+                raise ArgumentError(
+                    f"The baseline {name!r} is not known; choose among {', '.join(BASELINES)}."
+                )
+        for name in self.rows:
+            if name not in PRESETS:
+                raise ArgumentError(
+                    f"The row comparison {name!r} is not known; choose among {', '.join(PRESETS)}."
+                )
+        for name in self.protocols:
+            if name not in ("joint", "frozen", "per-query"):
+                raise ArgumentError(
+                    f"The protocol {name!r} is not known; choose among joint, frozen, per-query."
+                )
+        if not all(value > 0 for value in self.reg):
+            raise ArgumentError(f"The 'reg' of a retrieval run must be numbers above 0. Got {self.reg!r}.")
+        for name in self.transforms:
+            make_transform(name, reg=0.1)  # the names it knows
+
+
+def ways_of(config: RetrievalConfig) -> list[Way]:
+    """All rows a configuration asks for, the plain features first."""
+    plain = [Way("identity"), Way("unit")]
+    ways = [*plain, *(Way(name) for name in config.transforms if name not in USES_REG)]
+    for name in config.transforms:
+        if name not in USES_REG:
+            continue
+        for reg in config.reg:
+            if name != "bpa":
+                ways.append(Way(name, reg))
+                continue
+            ways += [
+                Way(name, reg, protocol, PRESETS[rows])
+                for protocol in config.protocols
+                for rows in config.rows
+            ]
+    ways += [Way(name) for name in config.baselines if name not in ("cosine", "k-reciprocal")]
+    if config.rerank == "k-reciprocal" or "k-reciprocal" in config.baselines:
+        ways += [Way("identity", rerank=True), Way("unit", rerank=True)]
+    if config.rerank == "k-reciprocal" and "bpa" in config.transforms:
+        ways += [
+            Way("bpa", reg, rows=PRESETS[rows], rerank=True) for reg in config.reg for rows in config.rows
+        ]
+    return list(dict.fromkeys(ways))
+
+
+def run_retrieval(
+    task: QueryGallery,
+    config: RetrievalConfig,
+    *,
+    dataset: str | None = None,
+    sha256: str = "",
+    store: RunStore | None = None,
+    budget: str | int | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[RunRecord]:
+    """Rank a task in every way of a configuration.
+
+    Parameters
+    ----------
+    task : QueryGallery
+    config : RetrievalConfig
+    dataset : str, optional
+        Name of the set as its file gives it; the paper's numbers are shown for the paper's sets only.
+    sha256 : str
+        Checksum of the file.
+    store : RunStore, optional
+        Where finished rows are kept, and taken from.
+    budget : str or int, optional
+        Bytes a ranking may hold.
+    on_progress : callable, optional
+        Called with (done, total).
+
+    Returns
+    -------
+    list of RunRecord
+        One per way, with the average precision and Rank-1 of every query.
+    """
+    ways = ways_of(config)
+    data = {
+        "source": task.source, "sha256": sha256, "dataset": dataset, "n": len(task.features),
+        "n_query": len(task.query), "n_gallery": len(task.gallery), "cameras": task.cameras is not None,
+    }  # fmt: skip
+    records = []
+    for done, way in enumerate(ways):
+        settings = _settings(way, config)
+        record = None if store is None else store.find(settings, study="retrieval", data=data)
+        if record is None:
+            began = time.perf_counter()
+            distances, notes = rank_way(task, way, config, budget=budget)
+            record = _record(task, settings, data, distances, notes, config, time.perf_counter() - began)
+            if store is not None:
+                store.append(record)
+        records.append(record)
+        if on_progress is not None:
+            on_progress(done + 1, len(ways))
+    return records
+
+
+def rank_way(
+    task: QueryGallery, way: Way, config: RetrievalConfig, *, budget: str | int | None = None
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Distances of every query to the gallery, and what the diagnostics had to say.
+
+    Parameters
+    ----------
+    task : QueryGallery
+    way : Way
+    config : RetrievalConfig
+    budget : str or int, optional
+
+    Returns
+    -------
+    distances : Tensor, shape (n_query, n_gallery)
+    notes : tuple of str
+    """
+    x = torch.from_numpy(task.features)
+    query, gallery = x[task.query], x[task.gallery]
+    same = len(task.query) == len(task.gallery) and bool(np.array_equal(task.query, task.gallery))
+    joint = query if same else torch.cat([query, gallery])
+    n_query = len(query)
+    if way.method in BASELINES:
+        return -BASELINES[way.method](query, None if same else gallery), ()
+    if way.rerank:
+        source = (
+            bpa_source(joint, reg=way.reg or 0.1, n_iter=config.n_iter, rows=way.rows or PRESETS["retrieval"])
+            if way.method == "bpa"
+            else FeatureSource(make_transform(way.method)(joint))
+        )
+        fitted = KReciprocal.fit(
+            source, n_query, k1=min(config.k1, source.n - 1), k2=config.k2, lam=config.lam, power=config.power,
+            all_against_all=same,
+        )  # fmt: skip
+        return fitted.distances(), ()
+    if way.method == "bpa":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the notes go into the table
+            ranking = bpa_rank(
+                query, None if same else gallery, reg=way.reg or 0.1, n_iter=config.n_iter, protocol=way.protocol,
+                rows=way.rows or PRESETS["retrieval"], budget=budget,
+            )  # fmt: skip
+        assert ranking.diagnostics is not None  # noqa: S101 - asked for
+        return ranking.distances, ranking.diagnostics.notes
+    made = make_transform(way.method, reg=0.1 if way.reg is None else way.reg, n_iter=config.n_iter)
+    z = made(joint)
+    source = FeatureSource(z)
+    first = 0 if same else n_query
+    out = torch.empty(n_query, source.n - first)
+    for start in range(0, n_query, 1024):
+        stop = min(n_query, start + 1024)
+        out[start:stop] = source.rows(start, stop)[:, first:]
+    return out, ()
+
+
+def _settings(way: Way, config: RetrievalConfig) -> dict[str, Any]:
+    settings = {
+        "way": way.name, "method": way.method, "reg": way.reg, "protocol": way.protocol,
+        "rows": None if way.rows is None else asdict(way.rows), "rerank": way.rerank, "paper_row": way.paper_name,
+        "n_iter": config.n_iter, "average_precision": config.average_precision,
+    }  # fmt: skip
+    if way.rerank:
+        settings |= {"k1": config.k1, "k2": config.k2, "lam": config.lam, "power": config.power}
+    return settings
+
+
+def _record(
+    task: QueryGallery,
+    settings: dict[str, Any],
+    data: dict[str, Any],
+    distances: Tensor,
+    notes: tuple[str, ...],
+    config: RetrievalConfig,
+    seconds: float,
+) -> RunRecord:
+    cameras = task.cameras
+    values = distances.numpy()
+    scores = evaluate_ranking(
+        values, task.ids[task.query], task.ids[task.gallery],
+        None if cameras is None else cameras[task.query], None if cameras is None else cameras[task.gallery],
+        self_index=task.self_index, average_precision=config.average_precision,
+    )  # fmt: skip
+    hubs = hubness(values, self_index=task.self_index)
+    first = np.where(np.isnan(scores.average_precision), np.nan, scores.first_rank == 1)
+    return RunRecord(
+        study="retrieval",
+        config=settings,
+        data=data,
+        values={"average_precision": scores.average_precision.tolist(), "rank_1": first.tolist()},
+        summary={
+            **scores.summary(),
+            "S_10": hubs.skewness,
+            "never_in_top_10": hubs.never,
+            "notes": list(notes),
+        },
+        environment=describe_environment(),
+        seconds=seconds,
+    )
+
+
+def retrieval_table(records: Sequence[RunRecord], *, against: str = "unit") -> Table:
+    """One row a way: scores in percent, the paired difference to plain cosine, hubness, and the paper's numbers.
+
+    Parameters
+    ----------
+    records : sequence of RunRecord
+        From :func:`run_retrieval`.
+    against : str
+        Name of the way to compare with.
+
+    Returns
+    -------
+    Table
+    """
+    reference = next((r for r in records if r.config["way"] == against), None)
+    dataset = records[0].data.get("dataset")
+    shown = any(paper_row(dataset, r.config["paper_row"] or "") for r in records)
+    columns = [
+        "ranking",
+        "protocol",
+        "mAP",
+        "Rank-1",
+        "Rank-5",
+        "Rank-10",
+        "mINP",
+        f"mAP over {against}",
+        "S_10",
+    ]
+    rows = []
+    notes = []
+    for record in records:
+        s = record.summary
+        values = np.asarray(record.values["average_precision"])
+        counted = ~np.isnan(values)
+        gain = None
+        if reference is not None and record is not reference:
+            base = np.asarray(reference.values["average_precision"])
+            gain = paired_difference(100 * values[counted], 100 * base[counted])
+        row: list[Any] = [
+            record.config["way"],
+            record.config["protocol"],
+            mean_interval(100 * values[counted]),
+            *(100 * s[f"Rank-{k}"] if f"Rank-{k}" in s else None for k in (1, 5, 10)),
+            100 * s["mINP"],
+            gain,
+            s["S_10"],
+        ]
+        if shown:
+            paper = paper_row(dataset, record.config["paper_row"] or "")
+            row += [None if paper is None else f"{paper[0]} / {paper[1]}"]
+        rows.append(row)
+        notes += [f"{record.config['way']}: {note}" for note in s.get("notes", [])]
+        if s["n_tied"]:
+            notes.append(
+                f"{record.config['way']}: Rank-1 of {s['n_tied']} queries depends on how ties are broken."
+            )
+    first = records[0]
+    d = first.data
+    title = f"Retrieval on {d['source'] or 'a feature set'}: {d['n_query']} queries, {d['n_gallery']} gallery items"
+    about = (
+        f"Single query, {'items of the same camera deleted' if d['cameras'] else 'no cameras'}; average precision: "
+        f"{first.summary['average_precision']}; {first.summary['n_counted']} queries counted, "
+        f"{first.summary['n_empty']} without a relevant item; ± is the 95 % interval over queries; S_10 is hubness."
+    )
+    if shown:
+        columns.append("paper (mAP / Rank-1)")
+        about += " Judge by the gain over the baseline with the same features; the paper's checkpoints are not public."
+    return Table(title, columns, rows, [about, *notes])
