@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
@@ -29,8 +29,7 @@ from . import memory
 from ._checks import check_choice, check_count, check_features, check_finite, check_positive
 from ._errors import ArgumentError, ConvergenceWarning, FileError, ShapeError
 from .cost import unit_rows
-from .solvers._kernel import Kernel, is_exponential_safe
-from .solvers._sinkhorn import alternate, symmetrise
+from .solvers import alternate, is_exponential_safe, symmetrise
 
 __all__ = ["LazyAffinity", "LazyReport", "TopK"]
 
@@ -241,7 +240,7 @@ class LazyAffinity:
                     f"solver='symmetric'. Got shape {tuple(start.shape)} with solver={solver!r}."
                 )
             gram.offset = gram.offset - start.to(gram.offset)  # the solver looks for what is still missing
-        kernel: Kernel = _KeptKernel(gram) if keep else _StreamedKernel(gram)
+        kernel: _GramKernel = _KeptKernel(gram) if keep else _StreamedKernel(gram)
         if solver == "symmetric":
             tol = _TOLERANCE[dtype] if tol is None else tol
             check_positive(tol, argument="tol", function=function)
@@ -590,16 +589,7 @@ class LazyAffinity:
         return out
 
     def _index(self, index: Sequence[int] | Tensor | np.ndarray, function: str) -> Tensor:
-        position = torch.as_tensor(index, device=self.features.device)
-        if position.dim() != 1 or position.dtype.is_floating_point or position.dtype == torch.bool:
-            raise ArgumentError(
-                f"LazyAffinity.{function} needs a list of positions (whole numbers). Got {position.dtype}, "
-                f"shape {tuple(position.shape)}."
-            )
-        position = position.long()
-        if position.numel() and not (-self.n <= int(position.min()) and int(position.max()) < self.n):
-            raise ArgumentError(f"LazyAffinity.{function} got a position outside the {self.n} fitted items.")
-        return position % self.n
+        return _positions(index, self.n, f"LazyAffinity.{function}", self.features.device)
 
 
 class _Gram:
@@ -619,10 +609,11 @@ class _Gram:
                 )
                 / reg
             )
+        self._spread = 4 * float(self.offset.max())  # |α⟨x_i, x_j⟩| ≤ 2·max q for both costs
 
     def is_exponential_safe(self) -> bool:
-        """Whether exp(α⟨x_i, x_j⟩) can be held as numbers: |α⟨x_i, x_j⟩| ≤ 2·max q for both costs."""
-        return is_exponential_safe(4 * float(self.offset.max()), self.features.dtype)
+        """Whether exp(α⟨x_i, x_j⟩) can be held as numbers."""
+        return is_exponential_safe(self._spread, self.features.dtype)
 
     def product(self, left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
         """α · left rightᵀ."""
@@ -640,15 +631,23 @@ class _Gram:
                 yield rows, columns, self.product(self.features[rows], self.features[columns], tile)
 
 
-class _SymmetricKernel(ABC):
-    """A symmetric kernel with marginals of one, as the sweeps see it; its scalings are logarithms."""
+class _GramKernel(ABC):
+    """A symmetric kernel with marginals of one, as both solvers see it; its scalings are logarithms."""
 
     def __init__(self, gram: _Gram) -> None:
         self._gram = gram
 
     @abstractmethod
-    def log_apply(self, log_v: Tensor) -> Tensor:
-        """Return log(K exp(log_v)), in the number type of ``log_v``."""
+    def log_apply(self, log_u: Tensor) -> Tensor:
+        """Return log(K exp(log_u)), in the number type of ``log_u``."""
+
+    @abstractmethod
+    def plan_operator(self, log_u: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the map w → diag(u) K diag(u) w."""
+
+    @abstractmethod
+    def strongest_partner(self, log_u: Tensor) -> tuple[Tensor, Tensor]:
+        """For every row of diag(u) K diag(u), where its largest entry stands, and that entry's logarithm."""
 
     def start(self) -> Tensor:
         return torch.zeros_like(self._gram.offset)
@@ -666,7 +665,7 @@ class _SymmetricKernel(ABC):
         return v
 
 
-class _KeptKernel(_SymmetricKernel):
+class _KeptKernel(_GramKernel):
     """The kernel's numbers, n × n, built once from tiles above the diagonal."""
 
     def __init__(self, gram: _Gram) -> None:
@@ -682,22 +681,70 @@ class _KeptKernel(_SymmetricKernel):
             self.matrix[rows, columns] = tile
         self.matrix.fill_diagonal_(0)
 
-    def log_apply(self, log_v: Tensor) -> Tensor:
-        w = log_v - self._gram.offset
+    def log_apply(self, log_u: Tensor) -> Tensor:
+        w = log_u - self._gram.offset
         top = w.max()
         product = self.matrix @ (w - top).exp().to(self.matrix.dtype)
-        return (product.to(w.dtype).log() + (top - self._gram.offset)).to(log_v.dtype)
+        return (product.to(w.dtype).log() + (top - self._gram.offset)).to(log_u.dtype)
+
+    def plan_operator(self, log_u: Tensor) -> Callable[[Tensor], Tensor]:
+        u = (log_u - self._gram.offset).exp()
+        return lambda w: u * (self.matrix @ (u * w).to(self.matrix.dtype)).to(w.dtype)
+
+    def strongest_partner(self, log_u: Tensor) -> tuple[Tensor, Tensor]:
+        w = log_u - self._gram.offset
+        u = (w - w.max()).exp().to(self.matrix.dtype)
+        rows = _spans(len(u), max(1, self._gram.block**2 // len(u)))
+        best = [(self.matrix[span] * u).max(dim=1) for span in rows]
+        entry = torch.cat([found.values for found in best]).to(log_u.dtype)
+        return torch.cat([found.indices for found in best]), (w + w.max() + entry.log()).to(log_u.dtype)
 
 
-class _StreamedKernel(_SymmetricKernel):
+class _StreamedKernel(_GramKernel):
     """The kernel, rebuilt tile by tile at every application."""
 
-    def log_apply(self, log_v: Tensor) -> Tensor:
-        w = log_v.double() - self._gram.offset
+    def log_apply(self, log_u: Tensor) -> Tensor:
+        w = log_u.double() - self._gram.offset
         result = self._by_products(w) if self._gram.is_exponential_safe() else None
         if result is None or not bool(result.isfinite().all()):
             result = self._by_logarithms(w)
-        return (result - self._gram.offset).to(log_v.dtype)
+        return (result - self._gram.offset).to(log_u.dtype)
+
+    def plan_operator(self, log_u: Tensor) -> Callable[[Tensor], Tensor]:
+        a = (log_u - self._gram.offset).to(self._gram.features.dtype)
+
+        def apply(w: Tensor) -> Tensor:
+            w_tile = w.to(a.dtype)
+            total = torch.zeros_like(w)
+            for rows, columns, tile in self._gram.upper_tiles():
+                tile.add_(a[rows][:, None]).add_(a[columns]).exp_()
+                if rows == columns:
+                    tile.fill_diagonal_(0)
+                else:
+                    total[columns] += w_tile[rows] @ tile
+                total[rows] += tile @ w_tile[columns]
+            return total
+
+        return apply
+
+    def strongest_partner(self, log_u: Tensor) -> tuple[Tensor, Tensor]:
+        a = (log_u - self._gram.offset).to(self._gram.features.dtype)
+        entry = torch.full_like(a, -math.inf)
+        partner = torch.zeros_like(a, dtype=torch.int64)
+
+        def improve(span: slice, start: int, value: Tensor, index: Tensor) -> None:
+            better = value > entry[span]
+            entry[span] = torch.where(better, value, entry[span])
+            partner[span] = torch.where(better, index + start, partner[span])
+
+        for rows, columns, tile in self._gram.upper_tiles():
+            tile.add_(a[rows][:, None]).add_(a[columns])
+            if rows == columns:
+                tile.fill_diagonal_(-math.inf)
+            else:
+                improve(columns, rows.start, *tile.max(dim=0))
+            improve(rows, columns.start, *tile.max(dim=1))
+        return partner, entry.to(log_u.dtype)
 
     def _by_products(self, w: Tensor) -> Tensor:
         top = w.max()
@@ -721,12 +768,29 @@ class _StreamedKernel(_SymmetricKernel):
             else:
                 part = torch.logsumexp(tile + v[rows][:, None], dim=0)
                 total[columns] = torch.logaddexp(total[columns], part.double())
-            total[rows] = torch.logaddexp(total[rows], torch.logsumexp(tile.add_(v[columns]), dim=1).double())
+            part = torch.logsumexp(tile.add_(v[columns]), dim=1)
+            total[rows] = torch.logaddexp(total[rows], part.double())
         return total
 
 
 def _spans(n: int, step: int) -> list[slice]:
     return [slice(start, min(start + step, n)) for start in range(0, n, step)]
+
+
+def _positions(
+    index: Sequence[int] | Tensor | np.ndarray, n: int, function: str, device: torch.device
+) -> Tensor:
+    """A list of positions in a set of ``n``, negative ones counted from the end."""
+    position = torch.as_tensor(index, device=device)
+    if position.dim() != 1 or position.dtype.is_floating_point or position.dtype == torch.bool:
+        raise ArgumentError(
+            f"{function} needs a list of positions (whole numbers). Got {position.dtype}, "
+            f"shape {tuple(position.shape)}."
+        )
+    position = position.long()
+    if position.numel() and not (-n <= int(position.min()) and int(position.max()) < n):
+        raise ArgumentError(f"{function} got a position outside the {n} fitted items.")
+    return position % n
 
 
 def _mirror(tile: Tensor) -> None:
@@ -772,7 +836,12 @@ def _same_item(new: Tensor, fitted: Tensor, closeness: Tensor) -> tuple[Tensor, 
     """
     eps = torch.finfo(new.dtype).eps
     top = closeness.amax(dim=1, keepdim=True)
-    pair = (closeness >= top - 64 * eps * (1 + top.abs())).nonzero()
+    return _equal_pairs(new, fitted, (closeness >= top - 64 * eps * (1 + top.abs())).nonzero())
+
+
+def _equal_pairs(new: Tensor, fitted: Tensor, pair: Tensor) -> tuple[Tensor, Tensor]:
+    """Of candidate pairs, shape (c, 2), those that hold the same numbers; the first of each new row."""
+    eps = torch.finfo(new.dtype).eps
     gap = (new[pair[:, 0]] - fitted[pair[:, 1]]).abs().amax(dim=1)
     pair = pair[gap <= 8 * eps * fitted[pair[:, 1]].abs().amax(dim=1)]
     first = torch.ones(len(pair), dtype=torch.bool, device=pair.device)
