@@ -305,10 +305,9 @@ class RunRecord:
         return out
 
     def to_json(self, *, seconds: bool = True) -> str:
-        """Return one line of JSON with sorted keys; ``seconds=False`` leaves the wall time out."""
+        """Return one line of strict JSON; ``seconds=False`` leaves the wall time out."""
         return json.dumps(
             self.to_dict(seconds=seconds),
-            sort_keys=True,
             allow_nan=False,
             ensure_ascii=False,
             separators=(",", ":"),

@@ -64,11 +64,11 @@ class Table:
 
     def text(self) -> str:
         """Return the table for a terminal: columns aligned, numbers to the right."""
-        cells = [[_shown(cell) for cell in row] for row in self.rows]
+        cells = [[shown(cell) for cell in row] for row in self.rows]
         widths = [
             max([len(name), *(len(row[k]) for row in cells)]) for k, name in enumerate(map(str, self.columns))
         ]
-        right = self._right()
+        right = self.number_columns()
 
         def line(items: Sequence[str]) -> str:
             padded = (
@@ -82,9 +82,9 @@ class Table:
 
     def markdown(self) -> str:
         """Return the table as Markdown, the title in bold above it and the notes below."""
-        rule = ["---:" if right else "---" for right in self._right()]
+        rule = ["---:" if right else "---" for right in self.number_columns()]
         lines = [f"**{self.title}**", ""] if self.title else []
-        for row in ([*map(str, self.columns)], rule, *([_shown(c) for c in row] for row in self.rows)):
+        for row in ([*map(str, self.columns)], rule, *([shown(c) for c in row] for row in self.rows)):
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
         if self.notes:
             lines += ["", *(f"{note}  " for note in self.notes[:-1]), self.notes[-1]]
@@ -108,7 +108,7 @@ class Table:
         """Return the table that `to_dict` described."""
         return cls(raw["title"], raw["columns"], raw["rows"], raw.get("notes", ()))
 
-    def _right(self) -> list[bool]:
+    def number_columns(self) -> list[bool]:
         """Say of each column whether it holds numbers."""
         out = []
         for k in range(len(self.columns)):
@@ -142,8 +142,8 @@ def _is_number(cell: Any) -> bool:
     return True
 
 
-def _shown(cell: Any) -> str:
-    """Return a cell as text."""
+def shown(cell: Any) -> str:
+    """Return a cell as a person reads it."""
     found = _interval(cell)
     if found is not None:
         mean, half = found
@@ -169,3 +169,14 @@ def _plain_cell(cell: Any) -> Any:
     out = {"mean": plain(found[0]), "half_width": plain(found[1])}
     n = cell.get("n") if isinstance(cell, Mapping) else getattr(cell, "n", None)
     return out if n is None else {**out, "n": int(n)}
+
+
+def as_sort_key(cell: Any) -> str:
+    """Return what a cell sorts by: a number in full, lower-case text, or nothing where there is no value."""
+    found = _interval(cell)
+    value = found[0] if found is not None else cell
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, int | float):
+        return repr(float(value))
+    return str(value).lower()

@@ -1,0 +1,36 @@
+"""``bpa report``: one HTML page from finished runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from bpa._errors import FileError
+from bpa.cli._common import Json, emit
+from bpa.experiments.report import build_page
+from bpa.experiments.store import RunStore, write_atomically
+from bpa.report.page import render
+
+
+def report(
+    folder: Annotated[Path, Parameter(help="Folder that --out named.")],
+    target: Annotated[
+        Path | None, Parameter(help="File to write; FOLDER/report.html where not given.")
+    ] = None,
+    *,
+    title: Annotated[str, Parameter(help="Heading of the page.")] = "Run report",
+    json: Json = False,
+) -> None:
+    """Make one self-contained HTML page from the records of finished runs.
+
+    Example: bpa report runs/
+    """
+    if not folder.is_dir():
+        raise FileError(f"{folder} is not a folder of runs. Name the folder that --out named.")
+    records = RunStore(folder).records()
+    if not records:
+        raise FileError(f"{folder} holds no finished run. Run a verb with --out {folder} first.")
+    path = write_atomically(target or folder / "report.html", render(build_page(records, title=title)))
+    emit(json=json, files={"report": path})

@@ -1,0 +1,238 @@
+"""The report: from records only, escaped, self-contained, and alive in a real browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bpa.experiments.demo import DemoConfig, run_demo
+from bpa.experiments.report import build_page, demo_tables
+from bpa.experiments.store import RunStore
+from bpa.records import RunRecord
+from bpa.report.page import Page, Section, render
+from bpa.report.table import Table
+
+SMALL = DemoConfig(tasks=20, cluster_classes=4, cluster_repeats=2, regs=(0.1, 0.5))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("runs")
+    with RunStore(place) as store:
+        records = run_demo(store, SMALL)
+        (place / "report.html").write_text(render(build_page(records, title="A <demo> & more")))
+    return place
+
+
+def test_a_report_is_made_from_records_alone(folder: Path) -> None:
+    again = RunStore(folder).records()
+    assert (folder / "report.html").read_text() == render(build_page(again, title="A <demo> & more"))
+
+
+def test_a_second_run_reads_instead_of_computing(folder: Path) -> None:
+    before = (folder / "results.jsonl").read_bytes()
+    with RunStore(folder) as store:
+        records = run_demo(store, SMALL)
+    assert (folder / "results.jsonl").read_bytes() == before
+    assert [r.study for r in records] == ["fewshot"] * 10 + ["cluster", "retrieval-demo", "affinities"]
+
+
+def test_a_page_asks_nothing_of_the_network_and_escapes_its_texts(folder: Path) -> None:
+    text = (folder / "report.html").read_text()
+    assert "<title>A &lt;demo&gt; &amp; more</title>" in text
+    assert not re.findall(r"(?:src|href)=\"(?!data:|#)[^\"]*\"", text)
+    assert "default-src 'none'" in text
+    assert len(text) < 3_000_000
+
+
+def test_hostile_texts_stay_texts() -> None:
+    evil = "<script>alert(1)</script>\"'>"
+    table = Table(evil, [evil], [[evil]], [evil])
+    page = Page(evil, evil, [("better", evil)], [Section("a", evil, evil, [table])], {evil: {evil: evil}})
+    text = render(page)
+    assert text.count("<script>") == 1
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&gt;" in text
+
+
+def test_tables_show_the_means_of_the_records(folder: Path) -> None:
+    records = RunStore(folder).records()
+    few, _, retrieval = demo_tables(records)
+    raw = next(r for r in records if r.study == "fewshot" and r.config["transform"] == "identity")
+    assert few.rows[0][1].mean == pytest.approx(100 * np.mean(raw.values["accuracy"]))
+    cosine = next(r for r in records if r.study == "retrieval-demo").values["cosine/ap"]
+    assert retrieval.rows[0][1]["mean"] == pytest.approx(100 * np.mean(cosine))
+
+
+def test_gains_are_paired_over_the_same_tasks() -> None:
+    rng = np.random.default_rng(0)
+    hard = rng.random(200)
+    base = {"protocol": "p", "n_way": 5, "n_shot": 1, "n_query": 15, "n_tasks": 200, "seed": 0, "host": "h"}
+    records = [
+        RunRecord("fewshot", {**base, "transform": "identity", "reg": None}, values={"accuracy": hard * 0.5}),
+        RunRecord(
+            "fewshot", {**base, "transform": "bpa", "reg": 0.1}, values={"accuracy": hard * 0.5 + 0.02}
+        ),
+    ]
+    page = build_page(records)
+    row = page.sections[0].tables[0].rows[1]
+    assert row[2].mean == pytest.approx(2)
+    assert row[2].half_width < 1e-9 < row[1].half_width
+    assert page.findings[0][0] == "better"
+
+
+def test_an_unknown_study_becomes_a_table_of_its_summary() -> None:
+    records = [
+        RunRecord("new thing", {"k": k, "same": 1}, summary={"score": k / 3, "deep": {"x": [1]}})
+        for k in (1, 2)
+    ]
+    table = build_page(records).sections[0].tables[0]
+    assert list(table.columns) == ["k", "score"]
+    assert [row[1] for row in table.rows] == [1 / 3, 2 / 3]
+    assert "new thing" in render(build_page(records))
+
+
+def test_a_page_without_records_is_still_a_page() -> None:
+    assert "<h1>Run report</h1>" in render(build_page([]))
+
+
+# ------------------------------------------------------------------------------------------------- browser
+
+FLAGS = (
+    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --hide-scrollbars"
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    webdriver = pytest.importorskip("selenium.webdriver")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("chromium and chromedriver are not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    opened = webdriver.Chrome(service=webdriver.ChromeService(executable_path=driver), options=options)
+    yield opened
+    opened.quit()
+
+
+def column(browser: Any, k: int) -> list[str]:
+    script = (
+        "return [...document.querySelector('table.sortable').tBodies[0].rows].map(r => r.cells[%d].innerText)"
+    )
+    return list(browser.execute_script(script % k))
+
+
+@pytest.mark.slow
+def test_the_page_opens_without_a_complaint(browser: Any, folder: Path) -> None:
+    browser.get((folder / "report.html").as_uri())
+    assert browser.title == "A <demo> & more"
+    assert browser.get_log("browser") == []
+    assert (
+        browser.execute_script(
+            "return performance.getEntriesByType('resource').filter(r => !r.name.startsWith('data:')).length"
+        )
+        == 0
+    )
+
+
+@pytest.mark.slow
+def test_tabs_switch_by_mouse_and_by_keyboard(browser: Any, folder: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    browser.get("about:blank")
+    browser.get((folder / "report.html").as_uri())
+    visible = (
+        "return [...document.querySelectorAll('[role=tabpanel]')].filter(p => p.offsetParent).map(p => p.id)"
+    )
+    assert browser.execute_script(visible) == ["panel-few-shot"]
+    tab = browser.find_element("id", "tab-retrieval")
+    tab.click()
+    assert browser.execute_script(visible) == ["panel-retrieval"]
+    assert tab.get_attribute("aria-selected") == "true"
+    tab.send_keys(Keys.ARROW_RIGHT)
+    assert browser.execute_script(visible) == ["panel-affinities"]
+    browser.switch_to.active_element.send_keys(Keys.HOME)
+    assert browser.execute_script(visible) == ["panel-few-shot"]
+    browser.get((folder / "report.html").as_uri() + "#clustering")
+    browser.refresh()
+    assert browser.execute_script(visible) == ["panel-clustering"]
+
+
+@pytest.mark.slow
+def test_tables_sort_by_number_and_back(browser: Any, folder: Path) -> None:
+    browser.get("about:blank")
+    browser.get((folder / "report.html").as_uri())
+    button = browser.find_elements("css selector", "#panel-few-shot th button")[1]
+    button.click()
+    up = [float(cell.split(" ")[0]) for cell in column(browser, 1)]
+    assert up == sorted(up)
+    assert len(set(up)) > 1
+    button.click()
+    down = [float(cell.split(" ")[0]) for cell in column(browser, 1)]
+    assert down == sorted(down, reverse=True)
+    assert button.find_element("xpath", "..").get_attribute("aria-sort") == "descending"
+
+
+CONTRAST = """
+const rgb = (s) => s.match(/[0-9.]+/g).slice(0, 3).map(Number);
+const linear = (v) => (v / 255 <= 0.03928 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
+const light = (c) => 0.2126 * linear(c[0]) + 0.7152 * linear(c[1]) + 0.0722 * linear(c[2]);
+const behind = (e) => {
+  for (; e; e = e.parentElement) {
+    const colour = getComputedStyle(e).backgroundColor;
+    if (!/, 0\\)$/.test(colour)) return colour;
+  }
+  return "rgb(255,255,255)";
+};
+const parts = "h1,h2,p,li,td,th button,figcaption,.notes div,[role=tab],svg text";
+return [...document.querySelectorAll(parts)].filter((e) => e.getClientRects().length).map((e) => {
+  const style = getComputedStyle(e), ink = e instanceof SVGElement ? style.fill : style.color;
+  const a = light(rgb(ink)), b = light(rgb(behind(e)));
+  return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), e.textContent.slice(0, 30)];
+});
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_contrast_in_both_themes(browser: Any, folder: Path, scheme: str) -> None:
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    )
+    browser.get((folder / "report.html").as_uri())
+    found = browser.execute_script(CONTRAST)
+    assert len(found) > 30
+    assert [item for item in found if item[0] < 4.5] == []
+
+
+@pytest.mark.slow
+def test_a_phone_needs_no_sideways_scrolling_of_the_page(browser: Any, folder: Path) -> None:
+    metrics = {"width": 375, "height": 720, "deviceScaleFactor": 2, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        for part in ("few-shot", "clustering", "retrieval", "affinities", "runtime", "facts"):
+            browser.get("about:blank")
+            browser.get((folder / "report.html").as_uri() + "#" + part)
+            assert browser.execute_script("return document.documentElement.scrollWidth") <= 375, part
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.slow
+def test_every_picture_has_an_alternative_text(browser: Any, folder: Path) -> None:
+    browser.get((folder / "report.html").as_uri())
+    silent = "return document.querySelectorAll('img:not([alt]), img[alt=\"\"], svg:not([aria-label])').length"
+    assert browser.execute_script(silent) == 0
+    assert browser.execute_script("return document.querySelectorAll('img').length") > 20
+    assert browser.execute_script("return [...document.images].every(i => i.naturalWidth > 0)")
