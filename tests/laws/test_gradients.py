@@ -33,7 +33,7 @@ def unrolled(x: torch.Tensor, reg: float, n_iter: int, *, scale_grad: bool = Fal
     return plan + torch.eye(x.shape[-2], dtype=x.dtype)
 
 
-@pytest.mark.parametrize("reg", [0.004, 0.05, 0.1, 1.0, 100.0])
+@pytest.mark.parametrize("reg", [0.003, 0.05, 0.1, 1.0, 100.0])
 @pytest.mark.parametrize("n_iter", [1, 2, 5, 12])
 @pytest.mark.parametrize("scale_grad", [False, True])
 def test_gradient_equals_unrolled_autograd(reg: float, n_iter: int, scale_grad: bool) -> None:
@@ -58,7 +58,7 @@ def test_gradient_equals_unrolled_autograd(reg: float, n_iter: int, scale_grad: 
     [
         {},
         {"n_iter": 1},
-        {"reg": 0.004},
+        {"reg": 0.003},
         {"mask": torch.tensor([True, True, False, True, True, False, True])},
         {"support_labels": torch.tensor([0, 1, 0, -1, 1, -1, -1])},
         {"symmetrize": True},
