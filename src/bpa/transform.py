@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -35,6 +35,7 @@ from ._checks import (
 )
 from ._errors import ArgumentError, ConvergenceWarning, DTypeError, ShapeError
 from ._fused import fused_affinities, is_fusible
+from .auto import LEAST_REG, centred_cosines, centred_cosines_of_cost, standardise, weigh
 from .cost import cosine_cost, sqeuclidean_cost
 from .records import Balance
 from .solvers import SolverSettings, assign, solve
@@ -43,6 +44,7 @@ __all__ = ["BPA", "BPAAttention", "balance", "balanced_affinities", "exact_match
 
 Cost = Literal["cosine", "sqeuclidean", "precomputed"] | Callable[[Tensor], Tensor]
 Solver = Literal["alternating", "symmetric"]
+Reg = float | Literal["auto"]
 
 _DEFAULT_SWEEPS = 5
 _DEFAULT_PRODUCTS = 300
@@ -52,7 +54,7 @@ _DEFAULT_TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-6}
 def balanced_affinities(
     x: Tensor,
     *,
-    reg: float = 0.1,
+    reg: Reg = 0.1,
     n_iter: int | None = None,
     cost: Cost = "cosine",
     solver: Solver = "alternating",
@@ -80,8 +82,10 @@ def balanced_affinities(
     x : Tensor, shape (..., n, d)
         Sets of features; with ``cost="precomputed"``, costs of shape (..., n, n). Half precision is computed in
         float32 and cast back, also under autocast; float64 stays float64.
-    reg : float, default 0.1
-        Entropy weight: small values keep only the nearest neighbours, large ones look at the whole set.
+    reg : float or "auto", default 0.1
+        Entropy weight: small values keep only the nearest neighbours, large ones look at the whole set. ``"auto"``
+        chooses it for each set without labels, from the cosines of the centred set, and brings every row to one
+        length instead of dividing by the maximum; :func:`~bpa.auto.choose_reg` returns the choice and its reasons.
     n_iter : int, optional
         Sweeps of the alternating solver; 5 where it is left out.
     cost : {"cosine", "sqeuclidean", "precomputed"} or callable
@@ -165,7 +169,7 @@ class BPA(nn.Module):
 
     def __init__(
         self,
-        reg: float = 0.1,
+        reg: Reg = 0.1,
         n_iter: int | None = None,
         *,
         cost: Cost = "cosine",
@@ -221,7 +225,7 @@ class BPAAttention(BPA):
     """
 
     def __init__(
-        self, reg: float = 0.1, n_iter: int | None = None, *, normalize_rows: bool = False, **options: object
+        self, reg: Reg = 0.1, n_iter: int | None = None, *, normalize_rows: bool = False, **options: object
     ) -> None:
         super().__init__(reg, n_iter, **options)  # type: ignore[arg-type]  # checked by _Options
         self.normalize_rows = normalize_rows
@@ -345,7 +349,7 @@ def exact_matching(cost: Tensor, *, mask: Tensor | None = None) -> Tensor:
 class _Options:
     """What the caller chose, checked once."""
 
-    reg: float
+    reg: Reg
     n_iter: int | None
     cost: Cost
     solver: Solver
@@ -359,7 +363,19 @@ class _Options:
 
     def __post_init__(self) -> None:
         function = self.function
-        check_positive(self.reg, argument="reg", function=function)
+        if self.reg != "auto":
+            check_positive(self.reg, argument="reg", function=function)
+        elif function == "balance":
+            raise ArgumentError(
+                "The 'reg' parameter of balance must be a number. Got 'auto', which is a choice for features: take it "
+                "from bpa.auto.choose_reg, or use balanced_affinities."
+            )
+        elif self.scale is None or self.scale_grad:
+            name = "scale" if self.scale is None else "scale_grad"
+            raise ArgumentError(
+                f"The {name!r} parameter of {function} has no effect with reg='auto', which brings each row to one "
+                f"length. Leave it out, or give reg a number."
+            )
         check_choice(self.solver, ("alternating", "symmetric"), argument="solver", function=function)
         check_choice(self.scale, ("max", None), argument="scale", function=function)
         if not callable(self.cost):
@@ -399,11 +415,16 @@ class _Options:
         )
 
     @property
+    def weight(self) -> float:
+        """The entropy weight as a number, also where it was left to the set."""
+        return LEAST_REG if self.reg == "auto" else self.reg
+
+    @property
     def is_cost_symmetric(self) -> bool:
         return self.cost in ("cosine", "sqeuclidean")
 
     def describe(self) -> str:
-        shown = [f"reg={self.reg:g}"]
+        shown = ["reg='auto'" if self.reg == "auto" else f"reg={self.reg:g}"]
         if self.solver == "alternating":
             shown.append(f"n_iter={_DEFAULT_SWEEPS if self.n_iter is None else self.n_iter}")
         defaults = _DEFAULTS
@@ -429,6 +450,8 @@ def _affinities(x: Tensor, options: _Options, mask: Tensor | None, support_label
     labels = None if support_labels is None else check_labels(support_labels, shape, function=function)
     with torch.autocast(x.device.type, enabled=False):
         values = _computable(x)
+        if options.reg == "auto":
+            return _auto_affinities(values, options, mask, labels).to(x.dtype)
         settings = options.solver_settings(values.dtype, _cosine_bounds(options.reg))
         is_plain = mask is None and labels is None and not options.symmetrize and not options.scale_grad
         if options.cost == "cosine" and is_plain and is_fusible(values, settings):
@@ -439,6 +462,26 @@ def _affinities(x: Tensor, options: _Options, mask: Tensor | None, support_label
             plan = _balance(_costs(values, options, mask), options, mask).plan
             affinity = _finish(plan, options, mask, labels)
     return affinity.to(x.dtype)
+
+
+def _auto_affinities(x: Tensor, options: _Options, mask: Tensor | None, labels: Tensor | None) -> Tensor:
+    """W with an entropy weight chosen for each set."""
+    if options.cost == "cosine":
+        cosines, mean = centred_cosines(x, mask, function=options.function)
+    else:
+        cosines, mean = centred_cosines_of_cost(_costs(x, options, mask), mask)
+    weight = weigh(cosines, mean, mask)
+    # The plan at the weight of each set is the plan of rescaled costs at one weight; they stay within [0, 2].
+    plan = _balance(weight.rescale(cosines), replace(options, cost="cosine"), mask).plan
+    affinity, _ = standardise(plan, cosines, weight, diagonal=options.diagonal, mask=mask)
+    return affinity if labels is None else _clamp_known(affinity, labels)
+
+
+def _clamp_known(affinity: Tensor, labels: Tensor) -> Tensor:
+    """Write 1 at pairs of one known class, 0 at pairs of two."""
+    is_known = (labels >= 0)[..., :, None] & (labels >= 0)[..., None, :] & ~_own_pairs(affinity)
+    is_same = (labels[..., :, None] == labels[..., None, :]).to(affinity.dtype)
+    return torch.where(is_known, is_same, affinity)
 
 
 def _costs(x: Tensor, options: _Options, mask: Tensor | None) -> Tensor:
@@ -468,6 +511,7 @@ def _costs(x: Tensor, options: _Options, mask: Tensor | None) -> Tensor:
 
 def _balance(cost: Tensor, options: _Options, mask: Tensor | None) -> Balance:
     """Costs to a balanced plan with diagonal 0; items without any partner get a zero row and column."""
+    reg = options.weight
     own = _own_pairs(cost)
     forbidden, alone = _forbidden_pairs(cost, mask)
     cost = cost.masked_fill(forbidden, 0.0)
@@ -476,9 +520,9 @@ def _balance(cost: Tensor, options: _Options, mask: Tensor | None) -> Balance:
     if options.solver == "symmetric":
         cost = _symmetric(cost, options)
     is_cosine = options.cost == "cosine"
-    bounds = _cosine_bounds(options.reg) if is_cosine else _bounds(cost, forbidden, options.reg)
+    bounds = _cosine_bounds(reg) if is_cosine else _bounds(cost, forbidden, reg)
     # An item without a partner is given itself, and nobody else, to match: it stays finite and touches nothing.
-    log_kernel = (cost / -options.reg).masked_fill(forbidden, -float("inf"))
+    log_kernel = (cost / -reg).masked_fill(forbidden, -float("inf"))
     log_kernel = log_kernel.masked_fill(own & alone[..., None], bounds[1] if bounds is not None else 0.0)
     settings = options.solver_settings(cost.dtype, bounds)
     plan, log_us, log_vs, n_iter, error = solve(log_kernel, None, None, settings)
@@ -494,7 +538,7 @@ def _balance(cost: Tensor, options: _Options, mask: Tensor | None) -> Balance:
         n_iter,
         error,
         converged,
-        options.reg,
+        reg,
     )
 
 
@@ -587,7 +631,7 @@ def _warn_not_converged(
     missed = int((~converged).sum())
     warnings.warn(
         f"{options.function}: {missed} of {converged.numel()} sets did not reach tol={settings.tol:g} within "
-        f"max_iter={settings.max_iter}; the largest row-sum error is {float(error.max()):.2g} (reg={options.reg:g}, "
+        f"max_iter={settings.max_iter}; the largest row-sum error is {float(error.max()):.2g} (reg={options.reg}, "
         f"{error.dtype}). Raise reg, tol or max_iter, or compute in float64.",
         ConvergenceWarning,
         stacklevel=2,

@@ -1,0 +1,377 @@
+r"""The entropy weight, and what goes with it, from the unlabelled set: x (..., n, d) gives :class:`AutoReg`.
+
+With ``reg="auto"`` the transform keeps its plan and changes three things around it, each for a reason that the
+page "Choosing reg" derives and measures:
+
+=================  =========================================  =============================================
+                   ``reg=0.1``                                ``reg="auto"``
+=================  =========================================  =============================================
+cost               1 − cosine of the rows                     1 − cosine of the rows minus their mean
+reg                one number for every set                   chosen for each set, in units of that cost
+stretch            P / max P                                  each row of P − 1/(n−1) at its own length
+=================  =========================================  =============================================
+
+so that, with :math:`A_i` row i of the symmetrised plan minus its mean, off the diagonal,
+
+.. math:: W_{ij} = \frac{A_{ij}}{s\,\|A_i\|}\ (i \ne j), \qquad W_{ii} = 1 .
+
+All rows have the same length; their squared distance is, up to a factor, one minus the correlation of two
+neighbourhood profiles (third parties) minus 2 s times the affinity of the pair itself (directly). Where the set shows
+no neighbourhoods, A fades into the centred cosines and s rises: the transform steps aside.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ._checks import check_features, check_finite, check_mask
+from .cost import unit_rows
+from .solvers import SolverSettings, solve
+
+__all__ = [
+    "AutoReg",
+    "Weight",
+    "centred_cosines",
+    "centred_cosines_of_cost",
+    "choose_reg",
+    "standardise",
+    "weigh",
+]
+
+LEAST_REG, MOST_REG = 0.08, 0.4
+"""The choice for small sets stays between these, in units of the centred cosine cost."""
+_SHARE = 0.35
+"""Small sets: the sharpest plan whose strongest partner holds this share of a row, on average."""
+_LARGE_REG = 0.15
+"""Large sets: a row rests on many partners at any reg; what is left is one number."""
+_SMALL, _LARGE = 200, 1000
+"""Items below the first make a small set, from the second on a large one; log-linear between."""
+_NO_EVIDENCE, _FULL_EVIDENCE = 0.45, 0.65
+"""Agreement of a plan with its square: below the first no neighbourhoods, above the second no doubt."""
+_MOST_SELF = 2.0
+_LANDMARKS = 128
+_SWEEPS = 5
+_CLOSE = 1e-3
+"""Sets whose mean cosine is closer to one than this are centred before the Gram product, not after."""
+
+
+@dataclass(frozen=True, eq=False)
+class AutoReg:
+    """What ``reg="auto"`` chose for each set, and what it saw there. All fields have the shape (...) of the batch.
+
+    Parameters
+    ----------
+    reg : Tensor
+        The entropy weight, in units of the cosine cost of the centred set.
+    evidence : Tensor
+        1 where the set has neighbourhoods, 0 where the transform steps aside entirely, smooth between.
+    self_weight : Tensor
+        s: how much an item itself counts against all its partners together; 1 to 2.
+    agreement : Tensor
+        Correlation between the affinity of two items and the agreement of their other partners; what ``evidence``
+        is read from. NaN where the set is too large for the question to matter.
+    share : Tensor
+        Share of a row (squared, mean removed) that its strongest partner holds at the weight for small sets. NaN
+        for large ones.
+    mean_cosine : Tensor
+        Mean cosine before centring: ``reg * (1 - mean_cosine)`` is about the same weight without centring.
+    n_items : Tensor of int64
+    """
+
+    reg: Tensor
+    evidence: Tensor
+    self_weight: Tensor
+    agreement: Tensor
+    share: Tensor
+    mean_cosine: Tensor
+    n_items: Tensor
+
+    @property
+    def plain_reg(self) -> Tensor:
+        """About the same weight for cosines that are not centred, shape (...)."""
+        return self.reg * (1 - self.mean_cosine).clamp_min(0)
+
+    def reasons(self, index: tuple[int, ...] = ()) -> tuple[str, ...]:
+        """Say why, for one set of the batch."""
+        n = int(self.n_items[index])
+        reg, evidence = float(self.reg[index]), float(self.evidence[index])
+        if n < 4:
+            return (
+                f"{n} items have no neighbourhoods to choose from: every choice gives the same distances.",
+            )
+        said = []
+        if n < _LARGE:
+            said.append(
+                f"reg={reg:.3g}: the strongest partner of an item holds {float(self.share[index]):.0%} of its row "
+                f"(aim: {_SHARE:.0%}, with reg between {LEAST_REG:g} and {MOST_REG:g}"
+                + (")." if n <= _SMALL else f"; drawn towards {_LARGE_REG:g} as n grows).")
+            )
+        else:
+            said.append(
+                f"reg={reg:.3g}: the value for large sets ({n} items), in units of the centred cosine."
+            )
+        if n > _SMALL:
+            said.append(
+                f"self weight {float(self.self_weight[index]):.2g}: the larger the set, the more the pair counts."
+            )
+        if evidence < 1:
+            said.append(
+                f"steps aside by {1 - evidence:.0%}: partners of partners agree little more than in noise (agreement "
+                f"{float(self.agreement[index]):.2f}; noise is near {_NO_EVIDENCE}, clear from {_FULL_EVIDENCE})."
+            )
+        return tuple(said)
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """The entropy weight of each set before its plan is known; fields of shape (...)."""
+
+    reg: Tensor
+    share: Tensor
+    largeness: Tensor
+    mean_cosine: Tensor
+    n: Tensor
+
+    def rescale(self, cosines: Tensor) -> Tensor:
+        """Costs (..., n, n) within [0, 2] whose plan at `LEAST_REG` is that of the cosines at ``reg``."""
+        return (1 - cosines).clamp_min(0) * (LEAST_REG / self.reg)[..., None, None]
+
+
+def choose_reg(x: Tensor, *, mask: Tensor | None = None) -> AutoReg:
+    """Choose the entropy weight of each set from its features alone.
+
+    Parameters
+    ----------
+    x : Tensor, shape (..., n, d)
+        Sets of features.
+    mask : Tensor of bool, shape (..., n), optional
+        True at the items that exist.
+
+    Returns
+    -------
+    AutoReg
+        Fields of shape (...). Deterministic, constant in the gradient, the same whatever the order of the items and
+        whatever other sets are in the batch.
+
+    Notes
+    -----
+    O(n²) beyond the cosines, and a product with at most 128 rows; no labels, no random numbers.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.nn.functional.normalize(torch.randn(5, 1, 64, generator=torch.Generator().manual_seed(0)), dim=-1)
+    >>> x = (x + 0.1 * torch.randn(5, 16, 64, generator=torch.Generator().manual_seed(1))).reshape(80, 64)
+    >>> choice = choose_reg(x)
+    >>> 0.08 <= float(choice.reg) <= 0.4, float(choice.evidence)
+    (True, 1.0)
+    """
+    check_features(x, argument="x", function="choose_reg")
+    mask = None if mask is None else check_mask(mask, x.shape[:-1], function="choose_reg")
+    with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+        values = x if x.dtype is torch.float64 else x.float()
+        cosines, mean = centred_cosines(values, mask, function="choose_reg")
+        weight = weigh(cosines, mean, mask)
+        log_kernel = (weight.rescale(cosines) / -LEAST_REG).masked_fill(~_pairs(cosines, mask), -math.inf)
+        alone = (weight.n <= 1)[..., None] if mask is None else ~mask | (weight.n <= 1)[..., None]
+        own = torch.eye(x.shape[-2], dtype=torch.bool, device=x.device)
+        log_kernel = log_kernel.masked_fill(own & alone[..., None], 0.0)
+        settings = SolverSettings(_SWEEPS, bounds=(-2 / LEAST_REG, 0.0), is_symmetric=True)
+        plan = solve(log_kernel, None, None, settings)[0].masked_fill(own, 0.0)
+        return standardise(plan, cosines, weight, diagonal=1.0, mask=mask)[1]
+
+
+def centred_cosines(x: Tensor, mask: Tensor | None, *, function: str) -> tuple[Tensor, Tensor]:
+    """Cosines (..., n, n) of unit rows minus their mean, and the mean cosine (...) before that.
+
+    Rows that ``mask`` leaves out are zero, whatever they hold. The set is centred in its Gram matrix; sets that
+    this would leave with too few digits, before the product.
+    """
+    if mask is not None:
+        x = torch.where(mask[..., None], x, 0.0)
+    gram = x @ x.mT
+    squared = gram.diagonal(dim1=-2, dim2=-1)
+    exists = torch.ones_like(squared, dtype=torch.bool) if mask is None else mask
+    looked = squared.detach()
+    is_ordinary = (torch.isfinite(looked) & (looked > 1e-24) & (looked < 1e30)) | ~exists
+    inverse = torch.where(is_ordinary & exists, torch.where(is_ordinary & exists, squared, 1.0).rsqrt(), 0.0)
+    cosines = gram * inverse[..., :, None] * inverse[..., None, :]
+    n = _count(x, mask)
+    rows = cosines.sum(dim=-1) / n[..., None]
+    total = rows.sum(dim=-1) / n
+    cosines = cosines - rows[..., :, None] - rows[..., None, :] + total[..., None, None]
+    if mask is not None:
+        cosines = cosines * (mask[..., :, None] & mask[..., None, :])
+    spread = cosines.diagonal(dim1=-2, dim2=-1)
+    near = spread.detach() < _CLOSE
+    doubtful = ((near & exists) | ~is_ordinary).any(dim=-1)
+    inverse = torch.where(near, 0.0, torch.where(near, 1.0, spread).rsqrt())
+    cosines = cosines * inverse[..., :, None] * inverse[..., None, :]
+    mean = ((n * total.detach() - 1) / (n - 1).clamp_min(1)).clamp(-1, 1)
+    if bool(doubtful.any()):
+        check_finite(x, argument="x", function=function, mask=mask)
+        exact, exact_mean = _centred_before(x, mask, n)
+        cosines = torch.where(doubtful[..., None, None], exact, cosines)
+        mean = torch.where(doubtful, exact_mean, mean)
+    return cosines.clamp(-1, 1), mean
+
+
+def _centred_before(x: Tensor, mask: Tensor | None, n: Tensor) -> tuple[Tensor, Tensor]:
+    """Like :func:`centred_cosines`, digit by digit."""
+    unit = unit_rows(x)
+    mean = unit.sum(dim=-2, keepdim=True) / n[..., None, None]
+    moved = unit - mean if mask is None else torch.where(mask[..., None], unit - mean, 0.0)
+    # Rows that differ from the mean by rounding only have no direction.
+    noise = (16 * torch.finfo(x.dtype).eps) ** 2
+    moved = unit_rows(torch.where(moved.detach().square().sum(dim=-1, keepdim=True) > noise, moved, 0.0))
+    squared = mean.detach().square().sum(dim=(-1, -2))
+    return moved @ moved.mT, ((n * squared - 1) / (n - 1).clamp_min(1)).clamp(-1, 1)
+
+
+def centred_cosines_of_cost(cost: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Cosines (..., n, n) of the centred points whose squared distances, up to a factor, are ``cost``.
+
+    The diagonal of ``cost`` is not read. The second result is 0: a cost does not know where the origin was.
+    """
+    own = torch.eye(cost.shape[-1], dtype=torch.bool, device=cost.device)
+    missing = own if mask is None else own | ~(mask[..., :, None] & mask[..., None, :])
+    cost = ((cost + cost.mT) / 2).masked_fill(missing, 0.0)
+    count = _count(cost, mask)
+    rows = cost.sum(dim=-1) / count[..., None]
+    total = rows.sum(dim=-1) / count
+    gram = (rows[..., :, None] + rows[..., None, :] - cost - total[..., None, None]) / 2
+    squared = gram.diagonal(dim1=-2, dim2=-1)
+    floor = 1e-6 * total.abs().detach()[..., None] + torch.finfo(cost.dtype).tiny
+    is_real = squared.detach() > floor if mask is None else (squared.detach() > floor) & mask
+    inverse = torch.where(is_real, torch.where(is_real, squared, 1.0).rsqrt(), 0.0)
+    cosines = gram * inverse[..., :, None] * inverse[..., None, :]
+    return cosines.clamp(-1, 1), torch.zeros_like(total)
+
+
+@torch.no_grad()
+def weigh(cosines: Tensor, mean_cosine: Tensor, mask: Tensor | None) -> Weight:
+    """Choose the entropy weight of each set from its centred cosines (..., n, n)."""
+    cosines = cosines.detach()
+    n = _count(cosines, mask)
+    largeness = ((n.log() - math.log(_SMALL)) / math.log(_LARGE / _SMALL)).clamp(0, 1)
+    if mask is None and cosines.shape[-1] >= _LARGE:
+        reg, share = torch.full_like(n, _LARGE_REG), torch.full_like(n, math.nan)
+    else:
+        small_reg, share = _sharpest(cosines, _pairs(cosines, mask), n)
+        reg = (small_reg.log() * (1 - largeness) + math.log(_LARGE_REG) * largeness).exp()
+        share = share.masked_fill(largeness >= 1, math.nan)
+    return Weight(reg, share, largeness, mean_cosine.detach(), n)
+
+
+def standardise(
+    plan: Tensor, cosines: Tensor, weight: Weight, *, diagonal: float, mask: Tensor | None
+) -> tuple[Tensor, AutoReg]:
+    """Turn a balanced plan (..., n, n), diagonal 0, into W: rows minus their mean, at one length, diagonal written.
+
+    Differentiable in ``plan`` and ``cosines``; what is chosen is constant.
+    """
+    n, largeness = weight.n, weight.largeness
+    pairs = _pairs(plan, mask)
+    partners = (n - 1).clamp_min(1)[..., None, None]
+    profile = _unit_profile((plan + plan.mT).sub(2 / partners).masked_fill(~pairs, 0.0) / 2, n)
+    agreement = torch.full_like(n, math.nan)
+    evidence = torch.ones_like(n)
+    if mask is not None or plan.shape[-1] < _LARGE:
+        agreement = _agreement(profile.detach(), pairs, n, mask).masked_fill(largeness >= 1, math.nan)
+        seen = ((agreement - _NO_EVIDENCE) / (_FULL_EVIDENCE - _NO_EVIDENCE)).clamp(0, 1)
+        evidence = (1 - (1 - seen) * (1 - largeness)).nan_to_num(1.0).masked_fill(n < 4, 1.0)
+        if bool((evidence < 1).any()):
+            linear = cosines.masked_fill(~pairs, 0.0)
+            linear = (linear - linear.sum(dim=-1, keepdim=True) / partners).masked_fill(~pairs, 0.0)
+            share = evidence[..., None, None]
+            mixed = _unit_profile(share * profile + (1 - share) * _unit_profile(linear, n), n)
+            profile = torch.where(share < 1, mixed, profile)
+    self_weight = 1 + (_MOST_SELF - 1) * torch.maximum(largeness, 1 - evidence)
+    own = torch.eye(plan.shape[-1], dtype=torch.bool, device=plan.device)
+    own = own if mask is None else own & mask[..., None]
+    affinity = torch.where(own, diagonal, profile / self_weight[..., None, None])
+    chosen = AutoReg(weight.reg, evidence, self_weight, agreement, weight.share, weight.mean_cosine, n.long())
+    return affinity, chosen
+
+
+def _unit_profile(rows: Tensor, n: Tensor) -> Tensor:
+    """Rows at length one; rows that are nothing but rounding (of entries near 1/n) fade to zero."""
+    rounding = 64 * torch.finfo(rows.dtype).eps / n.clamp_min(2).sqrt()[..., None, None]
+    return rows * (rows.square().sum(dim=-1, keepdim=True) + rounding.square()).rsqrt()
+
+
+def _sharpest(cosines: Tensor, pairs: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    """The reg (...) at which the strongest partner holds `_SHARE` of a row, within bounds, and its share there.
+
+    With k = exp((cos − max)/reg) and p = k / Σk, the row p − 1/(n−1) has the squared length Σk²/(Σk)² − 1/(n−1),
+    and Σk² at reg is Σk at reg/2: one exponential and repeated squaring serve a whole ladder of reg.
+    """
+    kernel = cosines.masked_fill(~pairs, -math.inf)
+    top = kernel.amax(dim=-1, keepdim=True).clamp_min(-1)
+    kernel = kernel.sub_(top).mul_(1 / MOST_REG).exp_()
+    uniform = 1 / (n - 1).clamp_min(1)[..., None]
+    ladder, shares = [], []
+    reg, mass = MOST_REG, kernel.sum(dim=-1)
+    while reg > LEAST_REG / 2:
+        squares = kernel.square_().sum(dim=-1)
+        inverse = torch.where(mass > 0, 1 / mass.clamp_min(1), 0.0)
+        length = squares * inverse.square() - uniform
+        real = length > 1e-9
+        share = torch.where(real, (inverse - uniform).square() / length.clamp_min(1e-9), 0.0)
+        ladder.append(math.log(reg))
+        shares.append(share.sum(dim=-1) / real.sum(dim=-1).clamp_min(1))
+        reg, mass = reg / 2, squares
+    share, log_reg = shares[0], torch.full_like(n, ladder[0])
+    for upper, lower in zip(range(len(ladder) - 1), range(1, len(ladder)), strict=True):
+        step = ((_SHARE - shares[upper]) / (shares[lower] - shares[upper]).clamp_min(1e-9)).clamp(0, 1)
+        log_reg = log_reg + step * (ladder[lower] - ladder[upper])
+        share = share + step * (shares[lower] - shares[upper])
+    return log_reg.clamp_min(math.log(LEAST_REG)).exp(), share
+
+
+def _agreement(profile: Tensor, pairs: Tensor, n: Tensor, mask: Tensor | None) -> Tensor:
+    """Correlation over pairs of A and A Aᵀ, A being the standardised plan.
+
+    Sets of more than `_LANDMARKS` items are judged by as many of their rows, taken evenly from all in the order of
+    how pronounced they are, so that the order of the set does not matter.
+    """
+    profile = (profile + profile.mT) / 2
+    rows, allowed, size = profile, pairs, profile.shape[-1]
+    if size > _LANDMARKS:
+        strength = profile.square().sum(dim=-1)
+        strength = strength if mask is None else strength.masked_fill(~mask, math.inf)
+        spaced = (torch.arange(_LANDMARKS, device=n.device) + 0.5) / _LANDMARKS
+        picked = strength.argsort(dim=-1).gather(-1, (spaced * n[..., None]).long())
+        index = picked[..., None].expand(*picked.shape, size)
+        rows = profile.gather(-2, index)
+        allowed = pairs.expand(profile.shape).gather(-2, index)
+    return _correlation(rows, rows @ profile, allowed)
+
+
+def _correlation(a: Tensor, b: Tensor, allowed: Tensor) -> Tensor:
+    """Correlation (...) of a, zero where not allowed, and b over the allowed entries of the last two dimensions."""
+    both = (-2, -1)
+    count = allowed.sum(dim=both).clamp_min(1)
+    b = b.masked_fill(~allowed, 0.0)
+    mean_a, mean_b = a.sum(dim=both) / count, b.sum(dim=both) / count
+    joint = (a * b).sum(dim=both) / count - mean_a * mean_b
+    of_a = a.square().sum(dim=both) / count - mean_a.square()
+    of_b = b.square().sum(dim=both) / count - mean_b.square()
+    return joint / (of_a.clamp_min(0) * of_b.clamp_min(0)).sqrt().clamp_min(1e-12)
+
+
+def _count(like: Tensor, mask: Tensor | None) -> Tensor:
+    """Items (...) of each set, at least 1, in the type of ``like`` (..., n, ·)."""
+    if mask is None:
+        return like.new_full(like.shape[:-2], like.shape[-2])
+    return mask.sum(dim=-1).clamp_min(1).to(like.dtype)
+
+
+def _pairs(like: Tensor, mask: Tensor | None) -> Tensor:
+    """Pairs (..., n, n) of two different items that exist."""
+    different = ~torch.eye(like.shape[-1], dtype=torch.bool, device=like.device)
+    return different if mask is None else different & mask[..., :, None] & mask[..., None, :]
