@@ -6,10 +6,13 @@ method that a user could take instead. All ways rank the same queries, so their 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -17,22 +20,35 @@ import torch
 from torch import Tensor
 
 from bpa._errors import ArgumentError
+from bpa.data.features import read_features
+from bpa.data.reid import read_reid_features
 from bpa.experiments.environment import describe_environment
-from bpa.experiments.paper_retrieval import paper_row
+from bpa.experiments.paper_retrieval import PAPER_REG, paper_row
 from bpa.experiments.store import RunStore
 from bpa.experiments.transforms import USES_REG, make_transform
 from bpa.hosts.retrieval.baselines import BASELINES
 from bpa.hosts.retrieval.comparison import PRESETS, RowComparison
 from bpa.hosts.retrieval.kreciprocal import KReciprocal
 from bpa.hosts.retrieval.neighbours import FeatureSource
-from bpa.hosts.retrieval.ranking import bpa_rank, bpa_source
-from bpa.metrics.hubness import hubness
+from bpa.hosts.retrieval.ranking import bpa_rank, bpa_source, estimate_rank
+from bpa.metrics.hubness import hubness, nearest
 from bpa.metrics.intervals import mean_interval, paired_difference
 from bpa.metrics.retrieval import AveragePrecision, evaluate_ranking
 from bpa.records import QueryGallery, RunRecord
 from bpa.report.table import Table
 
-__all__ = ["RetrievalConfig", "Way", "rank_way", "retrieval_table", "run_retrieval", "ways_of"]
+__all__ = [
+    "RetrievalConfig",
+    "Way",
+    "config_from_names",
+    "memory_line",
+    "rank_way",
+    "read_task",
+    "retrieval_table",
+    "run_retrieval",
+    "ways_of",
+    "write_rankings",
+]
 
 Protocol = Literal["joint", "frozen", "per-query"]
 
@@ -143,6 +159,136 @@ class RetrievalConfig:
             raise ArgumentError(f"The 'reg' of a retrieval run must be numbers above 0. Got {self.reg!r}.")
         for name in self.transforms:
             make_transform(name, reg=0.1)  # the names it knows
+
+
+def config_from_names(
+    *,
+    transforms: Sequence[str],
+    reg: Sequence[float | str],
+    n_iter: int | None,
+    rows: Sequence[str],
+    preset: str | None,
+    protocols: Sequence[str],
+    rerank: str,
+    baselines: Sequence[str],
+    **more: Any,
+) -> RetrievalConfig:
+    """Make a configuration from what a person may say: presets, ``all``, and nothing at all.
+
+    Parameters
+    ----------
+    transforms, reg, n_iter, rows, protocols, rerank, baselines
+        As in `RetrievalConfig`; empty for its own, ``baselines=("all",)`` for every one.
+    preset : {"paper"} or None
+        The paper's row comparison, sweeps and reg, where nothing else is said.
+    **more
+        Further fields of `RetrievalConfig`.
+
+    Returns
+    -------
+    RetrievalConfig
+    """
+    if "auto" in reg:
+        raise ArgumentError("reg='auto' is not offered for retrieval; give numbers, such as 0.05 0.1.")
+    given: dict[str, Any] = {
+        "transforms": tuple(transforms), "protocols": tuple(protocols), "rerank": rerank,
+        "baselines": tuple(BASELINES) if tuple(baselines) == ("all",) else tuple(baselines), **more,
+    }  # fmt: skip
+    given["rows"] = tuple(rows) or (("paper",) if preset == "paper" else ("retrieval",))
+    if reg:
+        given["reg"] = tuple(float(value) for value in reg)
+    elif preset == "paper":
+        given["reg"] = (PAPER_REG,)
+    if n_iter is not None:
+        given["n_iter"] = n_iter
+    return RetrievalConfig(**given)
+
+
+def read_task(
+    path: str | Path, *, labels: str | None = None, key: str | None = None
+) -> tuple[QueryGallery, str | None, str]:
+    """Read a retrieval task from a feature file.
+
+    Parameters
+    ----------
+    path : path
+        As `bpa.data.features.read_features` takes it, or an ``.npz`` with ``ids``/``pids`` and ``camids``.
+    labels, key
+        As there.
+
+    Returns
+    -------
+    task : QueryGallery
+    dataset : str or None
+        Name of the set, where the file gives one.
+    sha256 : str
+        Checksum of the file.
+    """
+    place = Path(path)
+    if place.suffix == ".npz" and labels is None and key is None and place.is_file():
+        task, dataset = read_reid_features(place)
+        with place.open("rb") as file:
+            return task, dataset, hashlib.file_digest(file, "sha256").hexdigest()
+    features = read_features(place, labels=labels, key=key)
+    task = QueryGallery.from_features(features)
+    return replace(task, source=place.name), None, features.sha256
+
+
+def memory_line(task: QueryGallery, config: RetrievalConfig, budget: str | int | None = None) -> str:
+    """The memory the largest ranking of a configuration will hold, as a line to print before it is allocated."""
+    estimates = [
+        estimate_rank(
+            len(task.query), len(task.gallery), task.features.shape[1], protocol=protocol, rows=PRESETS[rows],
+            budget=budget, all_against_all=bool(np.array_equal(task.query, task.gallery)),
+        )
+        for protocol in config.protocols
+        for rows in config.rows
+    ]  # fmt: skip
+    return max(estimates, key=lambda estimate: estimate.total).text()
+
+
+def write_rankings(
+    path: str | Path,
+    task: QueryGallery,
+    config: RetrievalConfig,
+    *,
+    top: int = 10,
+    budget: str | int | None = None,
+) -> Path:
+    """Write every query's first gallery rows, plain and by the first BPA way, for pages that show pictures.
+
+    Parameters
+    ----------
+    path : path
+        A ``.json`` file.
+    task, config, budget
+        As in :func:`run_retrieval`.
+    top : int
+        Items listed.
+
+    Returns
+    -------
+    Path
+        Rows are numbers of the feature file; items that the protocol deletes for a query are left out.
+    """
+    shown = [Way("unit"), *[way for way in ways_of(config) if way.method == "bpa" and not way.rerank][:1]]
+    lists: dict[str, list[list[int]]] = {}
+    for way in shown:
+        distances = rank_way(task, way, config, budget=budget)[0].numpy()
+        own = task.ids[task.query][:, None] == task.ids[task.gallery][None]
+        if task.cameras is None:
+            own &= task.query[:, None] == task.gallery[None]
+        else:
+            own &= task.cameras[task.query][:, None] == task.cameras[task.gallery][None]
+        distances[own | (task.ids[task.gallery] == -1)[None]] = np.inf
+        order = nearest(distances, top)
+        lists[way.name] = [
+            task.gallery[row[np.isfinite(distances[i, row])]].tolist() for i, row in enumerate(order)
+        ]
+    place = Path(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps({"source": task.source, "queries": task.query.tolist(), "top": lists}))
+    return place
 
 
 def ways_of(config: RetrievalConfig) -> list[Way]:
