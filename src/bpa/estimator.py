@@ -32,24 +32,24 @@ _BLOCK_NUMBERS = 1 << 23
 class BPATransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     r"""Balanced affinities to the items of a fitted set.
 
-    ``fit`` balances the plan of the set to itself until it has converged, and keeps the items and one potential
-    :math:`g_j` each. ``transform`` gives any item, fitted or new, its row
+    ``fit`` balances the plan of the set to itself until it has converged, and keeps the items and one
+    potential :math:`g_j` each. ``transform`` gives any item, fitted or new, its row
 
     .. math::
 
         w_j(x) = e^{f(x) + g_j - c(x, x_j)/\mathrm{reg}} / s, \qquad
         f(x) = -\log \sum_j e^{g_j - c(x, x_j)/\mathrm{reg}},
 
-    with s the largest affinity of the fitted set. For a fitted item this is its row of the plan, with affinity 1 to
-    itself, so ``fit_transform(X)`` equals ``fit(X).transform(X)``.
+    with s the largest affinity of the fitted set. For a fitted item this is its row of the plan, with
+    affinity 1 to itself, so ``fit_transform(X)`` equals ``fit(X).transform(X)``.
 
     Parameters
     ----------
     reg : float, default 0.1
         Entropy weight.
     metric : {"cosine", "sqeuclidean", "precomputed"}, default "cosine"
-        With ``"precomputed"``, ``fit`` takes symmetric costs (n, n) of at least 0, and ``transform`` costs (m, n) to
-        the fitted items.
+        With ``"precomputed"``, ``fit`` takes symmetric costs (n, n) of at least 0, and ``transform`` costs
+        (m, n) to the fitted items.
     scale : {"max", None}, default "max"
         Whether affinities are divided by the largest of the fitted set.
     tol : float, default 1e-6
@@ -74,10 +74,10 @@ class BPATransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     Notes
     -----
-    Computed in float64, returned in the type of the input. Samples that coincide (for ``"cosine"``: that point the same
-    way) are one item: they get equal rows, with affinity 1 to one another. That is what makes a new item's row well
-    defined when it coincides with a fitted one. The rows of new items do not change those of fitted ones; the joint
-    transform of both sets would, a little.
+    Computed in float64, returned in the type of the input. Samples that coincide (for ``"cosine"``: that
+    point the same way) are one item: they get equal rows, with affinity 1 to one another. That is what
+    makes a new item's row well defined when it coincides with a fitted one. The rows of new items do not
+    change those of fitted ones; the joint transform of both sets would, a little.
 
     Time and memory are O(n²) for ``fit``, O(m n) for ``transform`` of m items.
 
@@ -147,7 +147,8 @@ class BPATransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self._n_features_out = len(self.item_of_sample_)
         if not self.converged_:
             warnings.warn(
-                f"BPATransformer reached a row-sum error of {self.marginal_error_:.2g}, not tol={self.tol:g}, within "
+                f"BPATransformer reached a row-sum error of {self.marginal_error_:.2g}, not "
+                f"tol={self.tol:g}, within "
                 f"max_iter={self.max_iter} (reg={self.reg:g}). Raise reg, tol or max_iter.",
                 ConvergenceWarning,
                 stacklevel=2,
@@ -184,7 +185,8 @@ class BPATransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             costs = cosine_cost(samples, items)
             are_zero = (samples == 0).all(dim=1)[:, None] & (items == 0).all(dim=1)[None, :]
             return costs, (costs <= _SAME_ITEM) | are_zero
-        # Moved by the mean of the fitted set, whatever else comes along: a row must not depend on its companions.
+        # Moved by the mean of the fitted set, whatever else comes along: a row must not depend on its
+        # companions.
         samples, items = samples - self.centre_, items - self.centre_
         sizes = samples.square().sum(dim=1)[:, None] + items.square().sum(dim=1)[None, :]
         costs = (sizes - 2 * samples @ items.T).clamp_min(0)
@@ -205,10 +207,12 @@ class BPATransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 def _check_self_costs(costs: Tensor) -> None:
     if costs.shape[0] != costs.shape[1]:
         raise ArgumentError(
-            f"With metric='precomputed', BPATransformer.fit needs square costs (n, n). Got {tuple(costs.shape)}."
+            f"With metric='precomputed', BPATransformer.fit needs square costs (n, n). Got "
+            f"{tuple(costs.shape)}."
         )
     if bool((costs < 0).any()):
         raise ArgumentError(
-            "Negative values in data: with metric='precomputed', BPATransformer.fit needs costs of at least 0. "
+            "Negative values in data: with metric='precomputed', BPATransformer.fit needs costs of at "
+            "least 0. "
             "Add a constant to the costs off the diagonal; it changes nothing."
         )
