@@ -9,7 +9,7 @@ import base64
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from bpa.records import FeatureSet, RunRecord
 from bpa.transform import balanced_affinities
 
 Progress = Callable[[int, int], None]
+Reg = float | Literal["auto"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class DemoConfig:
         Few-shot tasks.
     cluster_classes, cluster_repeats : int
         Classes to cluster, and how often, each time on 80 % of the items.
-    regs : tuple of float
+    regs : tuple of float or "auto"
         Entropy weights.
     shown_classes, shown_items : int
         Size of the set whose affinities are drawn.
@@ -50,7 +51,7 @@ class DemoConfig:
     tasks: int = 400
     cluster_classes: int = 20
     cluster_repeats: int = 5
-    regs: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5)
+    regs: tuple[Reg, ...] = (0.05, 0.1, 0.2, 0.5, "auto")
     shown_classes: int = 5
     shown_items: int = 12
     seed: int = 0
@@ -60,7 +61,7 @@ class DemoConfig:
 class RetrievalDemoConfig:
     """Settings of the retrieval part: every item queries all others."""
 
-    regs: tuple[float, ...]
+    regs: tuple[Reg, ...]
     n_iter: int = 5
     strips: int = 4
     depth: int = 10
@@ -158,8 +159,8 @@ def _ways(x: torch.Tensor, config: RetrievalDemoConfig) -> dict[str, torch.Tenso
     out["centred cosine"] = 1 - centred @ centred.T
     for reg in config.regs:
         w = balanced_affinities(x, reg=reg, n_iter=config.n_iter)
-        out[f"bpa {reg:g}, row cosine"] = cosine_cost(w)
-        out[f"bpa {reg:g}, row distance"] = torch.cdist(w, w)
+        out[f"bpa {reg}, row cosine"] = cosine_cost(w)
+        out[f"bpa {reg}, row distance"] = torch.cdist(w, w)
     return out
 
 

@@ -27,6 +27,8 @@ from bpa.report.page import Figure, Page, Section, Strip
 from bpa.report.table import Table
 
 _DEFAULT_REG = 0.1
+_TOLD = (_DEFAULT_REG, "auto")
+"""The weights a finding speaks of: what a user gets without trying several."""
 
 
 def build_page(records: Sequence[RunRecord], *, title: str = "Run report", lead: str = "") -> Page:
@@ -163,19 +165,18 @@ def _fewshot(records: Sequence[RunRecord]) -> tuple[Section, list[tuple[str, str
 
 
 def _verdicts(name: str, group: Sequence[RunRecord], best: RunRecord | None) -> list[tuple[str, str]]:
-    """Say what the default reg does against raw features and against the best a user already has."""
-    found = [r for r in group if r.config["transform"] == "bpa" and r.config.get("reg") == _DEFAULT_REG]
-    raw = [r for r in group if r.config["transform"] == "identity"]
-    if not found or not raw or best is None:
-        return []
-    over_raw, over_best = _gain(found[0], raw[0]), _gain(found[0], best)
-    if over_raw is None or over_best is None:
-        return []
-    return [
-        _sentence(
-            f"{name}, reg {_DEFAULT_REG:g}", over_raw, over_best, str(best.config["transform"]), "points"
-        )
-    ]
+    """Say what the default and the automatic reg do, against raw features and against the best without."""
+    raw = next((r for r in group if r.config["transform"] == "identity"), None)
+    out = []
+    for record in group:
+        if record.config["transform"] == "bpa" and record.config.get("reg") in _TOLD:
+            over_raw, over_best = _gain(record, raw), _gain(record, best)
+            if over_raw is not None and over_best is not None and best is not None:
+                said = str(best.config["transform"])
+                out.append(
+                    _sentence(f"{name}, reg {record.config['reg']}", over_raw, over_best, said, "points")
+                )
+    return out
 
 
 def _sentence(what: str, over_raw: Interval, over_best: Interval, best: str, unit: str) -> tuple[str, str]:
@@ -226,7 +227,7 @@ def _cluster(records: Sequence[RunRecord]) -> tuple[Section, list[tuple[str, str
         free = [name for name in FREE if name in ways]
         if free:
             best = max(free, key=lambda name: float(ways[name]["nmi"]["mean"]))
-            for name in (f"bpa reg={_DEFAULT_REG:g}", "bpa reg=0.5"):
+            for name in (f"bpa reg={reg}" for reg in _TOLD):
                 if name in ways and "identity" in ways:
                     mine, raw, other = (
                         100 * np.asarray(record.values[f"{key}/nmi"]) for key in (name, "identity", best)
@@ -260,9 +261,9 @@ def _retrieval(records: Sequence[RunRecord]) -> tuple[Section, list[tuple[str, s
     ways, names = record.summary["ways"], record.summary["class_names"]
     table = _short_retrieval(record)
     base = max(("cosine", "centred cosine"), key=lambda name: float(ways[name]["ap"]["mean"]))
-    after = f"bpa {_DEFAULT_REG:g}, row cosine"
+    after = f"bpa {_DEFAULT_REG}, row cosine"
     findings = []
-    for name in (after, f"bpa {_DEFAULT_REG:g}, row distance"):
+    for name in (f"bpa {reg}, row cosine" for reg in _TOLD):
         if name in ways:
             mine, raw, other = (
                 100 * np.asarray(record.values[f"{key}/ap"]) for key in (name, "cosine", base)
@@ -274,7 +275,7 @@ def _retrieval(records: Sequence[RunRecord]) -> tuple[Section, list[tuple[str, s
         points = [
             Point(float(name.split(",")[0].split()[1]), e["ap"]["mean"], e["ap"]["half_width"])
             for name, e in ways.items()
-            if name.endswith(kind)
+            if name.endswith(kind) and "auto" not in name
         ]
         curves.append((f"bpa, {kind}", points))
     flat = [(name, float(ways[name]["ap"]["mean"])) for name in ("cosine", "centred cosine")]
