@@ -34,7 +34,7 @@ from bpa.experiments.store import RunStore
 from bpa.experiments.study import StudyOptions
 from bpa.metrics.clustering import adjusted_rand_index, clustering_scores
 
-QUICK = ClusterConfig(n_clusters=5, repeats=3, n_init=2)
+QUICK = ClusterConfig(n_clusters=5, transforms=("bpa",), reg=(0.5,), repeats=3, n_init=2)
 
 
 @pytest.fixture
@@ -57,6 +57,7 @@ def test_ways_are_what_was_asked_for_then_the_baselines():
         "bpa reg=0.5",
         "unit",
         "identity",
+        "centred",
         "cosine",
         "softmax reg=0.25",
         "softmax reg=0.5",
@@ -96,8 +97,10 @@ def test_a_configuration_that_cannot_run_is_refused(change, says):
 
 
 def test_separated_clusters_are_found_in_every_way(easy):
-    run = run_clustering(easy, dataclasses.replace(QUICK, transforms=("bpa", "bpa-spectral"), n_init=10))
-    for way in ways_of(dataclasses.replace(QUICK, transforms=("bpa", "bpa-spectral"))):
+    run = run_clustering(
+        easy, dataclasses.replace(QUICK, transforms=("bpa", "bpa-smooth", "bpa-spectral"), n_init=10)
+    )
+    for way in ways_of(dataclasses.replace(QUICK, transforms=("bpa", "bpa-smooth", "bpa-spectral"))):
         assert min(run.record.values[f"{way.name}/ari"]) == pytest.approx(1.0), way.name
     assert adjusted_rand_index(easy.labels, run.labels) == pytest.approx(1.0)
 
@@ -174,10 +177,19 @@ def test_a_set_too_large_is_refused_before_anything_is_allocated(hard):
     run_clustering(hard, dataclasses.replace(QUICK, transforms=("unit",), compare=False), budget="40kB")
 
 
+def test_the_sparse_ways_take_sets_that_the_dense_ones_refuse():
+    many = sphere_clusters(8, 0.05, n_clusters=4, n_per_cluster=1200, seed=5)
+    config = ClusterConfig(4, transforms=("bpa-smooth",), compare=False, repeats=1, n_init=1)
+    with pytest.raises(MemoryBudgetError, match="bpa-smooth or bpa-spectral"):
+        run_clustering(many, dataclasses.replace(config, transforms=("bpa",)), budget="200MB")
+    run = run_clustering(many, config, budget="200MB")
+    assert run.record.values["bpa-smooth reg=0.1/ari"] == [pytest.approx(1.0)]
+
+
 def test_fifty_thousand_items_are_refused_by_default_with_the_bytes():
     many = sphere_clusters(2, 0.1, n_clusters=50, n_per_cluster=1000)
-    with pytest.raises(MemoryBudgetError, match=r"50,000 items.*30 GB"):
-        run_clustering(many, dataclasses.replace(QUICK, n_clusters=50))
+    with pytest.raises(MemoryBudgetError, match=r"50,000 items by bpa reg=0\.1: 30 GB"):
+        run_clustering(many, ClusterConfig(n_clusters=50))
 
 
 def test_more_clusters_than_items_are_refused(hard):

@@ -61,13 +61,15 @@ def cluster(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Cluster a feature file with k-means on the transformed set.
+    """Cluster a feature file, beside the usual alternatives.
 
-    The clusters are those of the first transform and reg, from the repeat with the smallest inertia.
-    Labels, where the file has them, are used in the scores and nowhere else. Besides the named transforms,
-    'spectral' is spectral clustering and 'bpa-spectral' spectral clustering on the balanced plan.
+    The clusters written are those of the first transform and reg, from the repeat with the smallest inertia.
+    Labels, where the file has them, are used in the scores and nowhere else. Besides the named transforms
+    (k-means on their rows), 'bpa-smooth' is k-means on means over the partners of a sparse plan,
+    'bpa-spectral' spectral clustering of that plan, and 'spectral' spectral clustering of plain affinities.
+    bpa-smooth and bpa-spectral need no n × n matrix and take large sets.
 
-    Example: bpa cluster digits.npz --k 10 --transform bpa --reg 0.25 0.5 --clusters clusters.csv
+    Example: bpa cluster digits.npz --k 10 --transform bpa-smooth bpa --reg 0.1 --clusters clusters.csv
     """
     config = ClusterConfig(
         n_clusters=k,

@@ -44,11 +44,12 @@ __all__ = [
 ]
 
 Reg = float | Literal["auto"]
-BASELINES = ("identity", "unit", "cosine", "softmax", "spectral")
+BASELINES = ("identity", "unit", "centred", "cosine", "softmax", "spectral")
 """What a comparison shows beside the transforms asked for."""
 DEFAULT_BUDGET = 4 * 2**30
 """Bytes that one clustering may hold where no budget is given: n × n rows of about 18,000 items."""
-_SQUARE = frozenset({"cosine", "softmax", "dual-softmax", "spectral", "bpa", "bpa-spectral", "bpa-attn"})
+_SQUARE = frozenset({"cosine", "softmax", "dual-softmax", "spectral", "bpa", "bpa-attn"})
+_CLUSTERERS = {"bpa-smooth": "smooth", "bpa-spectral": "spectral"}
 _SCORES = ("acc", "nmi", "ari")
 
 
@@ -60,7 +61,8 @@ class Way:
     ----------
     transform : str
         A name of `bpa.experiments.transforms.TRANSFORMS`, where ``"spectral"`` is spectral clustering on the
-        affinity exp(−C / reg), or ``"bpa-spectral"``, spectral clustering on the balanced plan.
+        affinity exp(−C / reg), or ``"bpa-smooth"`` or ``"bpa-spectral"``: the methods of that name of
+        `bpa.clusterer.BPAClusterer`, on the plan of the neighbour graph, without any n × n matrix.
     reg : float, "auto" or None
         None where the transform has none.
     """
@@ -114,8 +116,8 @@ class ClusterConfig:
     """
 
     n_clusters: int
-    transforms: tuple[str, ...] = ("bpa",)
-    reg: tuple[Reg, ...] = (0.5,)
+    transforms: tuple[str, ...] = ("bpa-smooth", "bpa")
+    reg: tuple[Reg, ...] = (0.1,)
     n_iter: int | None = None
     compare: bool = True
     n_init: int = 10
@@ -142,7 +144,7 @@ class ClusterConfig:
             raise ArgumentError(
                 "The 'transforms' parameter of ClusterConfig must name at least one transform."
             )
-        known = (*TRANSFORMS, "bpa-spectral")
+        known = (*TRANSFORMS, *_CLUSTERERS)
         for name in self.transforms:
             if name.partition(":")[0] not in known:
                 raise ArgumentError(
@@ -176,11 +178,11 @@ def ways_of(config: ClusterConfig) -> tuple[Way, ...]:
     names = [*config.transforms, *(b for b in BASELINES if config.compare and b not in config.transforms)]
     out: list[Way] = []
     for name in names:
-        if name.partition(":")[0] not in USES_REG | {"bpa-spectral"}:
+        if name.partition(":")[0] not in USES_REG | _CLUSTERERS.keys():
             out.append(Way(name))
             continue
         regs = config.reg
-        if name.partition(":")[0] not in ("bpa", "bpa-attn", "bpa-spectral"):  # 'auto' is a rule for bpa
+        if name.partition(":")[0] not in ("bpa", "bpa-attn"):  # 'auto' is a rule for bpa
             regs = tuple(r for r in regs if r != "auto") or (0.1,)
         out += [Way(name, r if r == "auto" else float(r)) for r in regs]
     return tuple(dict.fromkeys(out))
@@ -340,9 +342,6 @@ class _RowsOf:
 
             affinity = (-cosine_cost(x) / float(reg or 0.1)).exp()
             return spectral_rows(_symmetric(affinity), k, seed=seed)
-        if name == "bpa-spectral":
-            plan = make_transform("bpa", reg=0.1 if reg is None else reg, n_iter=self.config.n_iter)(x)
-            return spectral_rows(_symmetric(plan.fill_diagonal_(0.0)), k, seed=seed)
         transform = make_transform(name, reg=0.1 if reg is None else reg, n_iter=self.config.n_iter)
         rows: NDArray[Any] = transform(x).cpu().numpy()
         return rows
@@ -354,10 +353,12 @@ def _symmetric(affinity: torch.Tensor) -> NDArray[Any]:
 
 
 def _one_fit(features: FeatureSet, config: ClusterConfig, rows_of: _RowsOf, repeat: int) -> dict[str, Any]:
-    items = _items(len(features), config, repeat)
-    clusters, inertia = k_means(
-        rows_of(items), config.n_clusters, n_init=config.n_init, seed=_seed_of(config, repeat)
-    )
+    items, seed = _items(len(features), config, repeat), _seed_of(config, repeat)
+    way = rows_of.way
+    if way.transform in _CLUSTERERS:
+        clusters, inertia = _clusterer(features.features[items], config, way, seed)
+    else:
+        clusters, inertia = k_means(rows_of(items), config.n_clusters, n_init=config.n_init, seed=seed)
     labels = np.full(len(features), -1, dtype=np.int64)
     labels[items] = clusters
     out: dict[str, Any] = {"inertia": inertia, "labels": labels.tolist()}
@@ -365,6 +366,19 @@ def _one_fit(features: FeatureSet, config: ClusterConfig, rows_of: _RowsOf, repe
         scores = clustering_scores(features.labels[items], clusters, nmi_average=config.nmi_average)
         out |= {name: getattr(scores, name) for name in _SCORES}
     return out
+
+
+def _clusterer(
+    rows: NDArray[Any], config: ClusterConfig, way: Way, seed: int
+) -> tuple[NDArray[np.int64], float]:
+    from bpa.clusterer import BPAClusterer
+
+    method: Any = _CLUSTERERS[way.transform]
+    reg = 0.1 if way.reg is None else float(way.reg)
+    fitted = BPAClusterer(
+        config.n_clusters, method=method, reg=reg, n_init=config.n_init, random_state=seed
+    ).fit(rows)
+    return fitted.labels_.astype(np.int64), fitted.inertia_
 
 
 def _items(n: int, config: ClusterConfig, repeat: int) -> NDArray[np.int64]:
@@ -443,15 +457,18 @@ def _check_memory(ways: Sequence[Way], n: int, d: int, config: ClusterConfig, bu
     square = m * m * item
     for way in ways:
         if way.transform.partition(":")[0] in _SQUARE:
-            parts = (("its rows", square), ("their making", square), ("the centred copy of k-means", square))
+            parts = [("its rows", square), ("their making", square), ("the centred copy of k-means", square)]
+        elif way.transform in _CLUSTERERS:
+            needed = memory.estimate_sparse(m, d, k=10, dtype=torch.float64)
+            parts = [*needed.parts, ("float64 features", 4 * m * d * 8)]
         else:
-            parts = (("its rows", m * d * item), ("the centred copy of k-means", m * d * item), ("", 0))
+            parts = [("its rows", m * d * item), ("the centred copy of k-means", m * d * item)]
         memory.check(
-            memory.MemoryEstimate(f"clustering {m:,} items by {way.name}", parts),
+            memory.MemoryEstimate(f"clustering {m:,} items by {way.name}", tuple(parts)),
             budget,
             way_out=(
-                "Cluster a random part of the items (share < 1), ask for transforms without an n × n matrix "
-                "(identity, unit, centred) with compare off, or raise the budget."
+                "Ask for bpa-smooth or bpa-spectral, which need no n × n matrix, with compare off; cluster a "
+                "random part of the items (share < 1); or raise the budget."
             ),
         )
 
