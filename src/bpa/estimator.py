@@ -125,6 +125,7 @@ class BPATransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.cost_unit_ = float(samples.max())
         own = torch.arange(len(samples)) if self.metric == "precomputed" else samples
         costs, is_same = self._costs_to(samples, own)
+        is_same.fill_diagonal_(True)  # also where given costs of an item to itself carry rounding
         item_of_sample = is_same.to(torch.uint8).argmax(dim=1)  # the first sample that is the same item
         positions, self_item = torch.unique(item_of_sample, return_inverse=True)
         self.items_ = positions.numpy() if self.metric == "precomputed" else samples[positions].numpy()

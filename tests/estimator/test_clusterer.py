@@ -82,6 +82,14 @@ def test_precomputed_costs_give_clusters_and_places_for_new_items(blobs, method)
     assert adjusted_rand_score(np.r_[y, new.labels], np.r_[clusterer.labels_, placed]) == 1.0
 
 
+def test_rounding_on_the_diagonal_of_given_costs_merges_no_items(blobs):
+    x, y = blobs
+    costs = cosine_costs(x, x) + 1e-6 * np.eye(len(x))
+    clusterer = BPAClusterer(4, method="rows", metric="precomputed", random_state=0).fit(costs)
+    assert clusterer._places.transformer.item_of_sample_.tolist() == list(range(len(x)))
+    assert adjusted_rand_score(y, clusterer.labels_) == 1.0
+
+
 def test_precomputed_costs_have_nothing_to_average(blobs):
     with pytest.raises(ArgumentError, match="'smooth' with metric='precomputed'"):
         BPAClusterer(4, metric="precomputed").fit(cosine_costs(blobs[0], blobs[0]))
