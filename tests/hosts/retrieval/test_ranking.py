@@ -172,6 +172,10 @@ def test_a_short_list_compares_like_the_whole_gallery(rows):
     torch.testing.assert_close(
         frozen.distances(q, candidates), whole.gather(1, candidates), atol=1e-9, rtol=1e-9
     )
+    index, distance = frozen.search(q, shortlist=17, top=5)
+    best = frozen.distances(q, candidates).sort(1)
+    torch.testing.assert_close(distance, best.values[:, :5], atol=1e-9, rtol=1e-9)
+    assert torch.equal(index, candidates.gather(1, best.indices[:, :5]))
     one_by_one = torch.cat([frozen.distances(q[i : i + 1]) for i in range(len(q))])
     torch.testing.assert_close(one_by_one, whole, atol=1e-9, rtol=1e-9)
     ranked = bpa_rank(
@@ -181,6 +185,20 @@ def test_a_short_list_compares_like_the_whole_gallery(rows):
     assert torch.equal(first, candidates.sort(1).values)
     tail = near.masked_fill(torch.zeros_like(near, dtype=torch.bool).scatter_(1, candidates, True), -2)
     assert torch.equal(ranked.distances.argsort(1)[:, 17:], tail.argsort(1, descending=True)[:, :-17])
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
+def test_frozen_serving_knows_the_euclidean_cost(rows):
+    q, g, qi, gi = clusters(seed=4)
+    q, g = q + 3, g + 3  # the set's mean must not matter
+    frozen = FrozenBPA.fit(g, reg=4.0, cost="sqeuclidean", rows=rows, n_iter=30)
+    assert torch.equal(
+        frozen.shortlist(q, 9).sort(1).values, torch.cdist(q, g).topk(9, largest=False).indices.sort(1).values
+    )
+    each = bpa_rank(
+        q, g, reg=4.0, cost="sqeuclidean", protocol="per-query", rows=rows, n_iter=30, diagnostics=False
+    )
+    assert abs(mean_ap(frozen.distances(q), qi, gi) - mean_ap(each.distances, qi, gi)) < 0.02
 
 
 def test_the_bank_takes_part_but_is_never_ranked():

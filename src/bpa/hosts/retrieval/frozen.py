@@ -76,6 +76,11 @@ class FrozenBPA:
         self.lazy = lazy
         self.rows = rows
         self.n_gallery = n_gallery
+        dtype = lazy.features.dtype
+        # only differences of potentials matter here, and their exponentials must fit the number type
+        self._u = (lazy.log_u - lazy.log_u.max()).exp().to(dtype)
+        self._v = (lazy.log_v - lazy.log_v.max()).exp().to(dtype)
+        self._lengths = squared_norms(lazy.features) if lazy.cost != "cosine" else torch.zeros(1, dtype=dtype)
         self._dense = dense
         self._columns, self._shares, self._totals, self._smallest = columns, shares, totals, smallest
         if shares is not None and columns is not None:
@@ -148,7 +153,9 @@ class FrozenBPA:
                     f"{format_bytes(parse_bytes(budget))}; pass rows=RowComparison(top=50) or "
                     f"storage=torch.bfloat16."
                 )
-        keep = True if rows.top is None and storage is None else None
+        keep = (
+            True if rows.top is None and storage is None and _fits_numbers(cost, reg, items.dtype) else None
+        )
         if n_iter is None:
             lazy = LazyAffinity.fit(
                 items, reg=reg, cost=cost, tol=tol, max_iter=max_iter, budget=budget, keep=keep
@@ -238,8 +245,36 @@ class FrozenBPA:
         out = torch.empty(len(query), width, dtype=self.lazy.features.dtype)
         for start, stop in spans(len(query), block_rows(self.lazy.n, 8)):
             chosen = None if candidates is None else candidates[start:stop]
-            out[start:stop] = self._compare(query[start:stop], chosen)
+            out[start:stop] = self._compare(self._kernel(query[start:stop]), chosen)
         return out
+
+    def search(self, query: Tensor, *, shortlist: int = 200, top: int | None = None) -> tuple[Tensor, Tensor]:
+        """Rank a short-list for every query: one product with the gallery, then rows of the candidates only.
+
+        Parameters
+        ----------
+        query : Tensor, shape (q, d)
+        shortlist : int
+            Candidates, the nearest by plain cost.
+        top : int, optional
+            Answers kept; all candidates where it is left out.
+
+        Returns
+        -------
+        index, distance : Tensor, shape (q, min(top, shortlist, n_gallery))
+            Gallery positions, nearest first, and their distances.
+        """
+        check_count(shortlist, argument="shortlist", function="FrozenBPA.search")
+        shortlist = min(shortlist, self.n_gallery)
+        top = shortlist if top is None else min(top, shortlist)
+        index, distance = [], []
+        for start, stop in spans(len(query), block_rows(self.lazy.n, 8)):
+            logits = self._kernel(query[start:stop])
+            candidates = torch.topk(logits[:, : self.n_gallery], shortlist, dim=1, sorted=False).indices
+            near, order = torch.sort(self._compare(logits, candidates), dim=1)
+            index.append(candidates.gather(1, order[:, :top]))
+            distance.append(near[:, :top])
+        return torch.cat(index), torch.cat(distance)
 
     def distances_to_new(self, query: Tensor, items: Tensor) -> Tensor:
         """Compare queries with items that arrived after the fit, too.
@@ -295,15 +330,12 @@ class FrozenBPA:
     def shortlist(self, query: Tensor, size: int) -> Tensor:
         """The nearest gallery items by plain cost, shape (q, min(size, n_gallery)), for ``candidates``."""
         check_count(size, argument="size", function="FrozenBPA.shortlist")
-        features = self.lazy.features[: self.n_gallery]
         size = min(size, self.n_gallery)
-        if self.lazy.cost == "cosine":
-            score = unit_rows(query.to(features.dtype)) @ features.T
-        else:
-            query = query.to(features.dtype)
-            moved = query if self.lazy._centre is None else query - self.lazy._centre.to(query.dtype)
-            score = 2 * moved @ features.T - squared_norms(features)
-        return torch.topk(score, size, dim=1).indices
+        pieces = [
+            torch.topk(self._kernel(query[start:stop])[:, : self.n_gallery], size, dim=1).indices
+            for start, stop in spans(len(query), block_rows(self.lazy.n, 8))
+        ]
+        return torch.cat(pieces)
 
     def fitted_distances(self, i: Tensor, j: Tensor | None = None) -> Tensor:
         """Distances between rows of fitted items, shape (len(i), len(j)); without ``j`` to the whole gallery."""
@@ -339,7 +371,8 @@ class FrozenBPA:
         )
         after = torch.cat([before, items.to(before.dtype)])
         late = [self._late_potential(part) for part in torch.split(items, 1024)]
-        keep = True if self._dense is not None and self._dense.dtype == lazy.features.dtype else None
+        held = self._dense is not None and self._dense.dtype == lazy.features.dtype
+        keep = True if held and _fits_numbers(lazy.cost, lazy.reg, lazy.features.dtype) else None
         grown = LazyAffinity.fit(
             after,
             reg=lazy.reg,
@@ -441,12 +474,28 @@ class FrozenBPA:
 
     # ------------------------------------------------------------------ comparing
 
-    def _compare(self, query: Tensor, candidates: Tensor | None) -> Tensor:
-        row = self.lazy.transform(query, recognise=False)
-        column = row
-        if self.lazy.report.solver != "symmetric":
-            column = self.lazy.columns(query, recognise=False)
-        column = column[:, : self.n_gallery]
+    def _kernel(self, query: Tensor) -> Tensor:
+        """exp(−cost/reg) of queries to all fitted items, each row up to its own factor; one product, (q, n)."""
+        lazy = self.lazy
+        dtype = lazy.features.dtype
+        moved = query.to(dtype)
+        if lazy.cost == "cosine":
+            return _scores(unit_rows(moved), lazy.features, 1 / lazy.reg)
+        if lazy._centre is not None:
+            moved = moved - lazy._centre.to(dtype)
+        return _scores(moved, lazy.features, 2 / lazy.reg).sub_(self._lengths / lazy.reg)
+
+    def _compare(self, logits: Tensor, candidates: Tensor | None) -> Tensor:
+        """Distances from −cost/reg, which is overwritten."""
+        kernel = logits.sub_(logits.amax(dim=1, keepdim=True)).exp_()
+        # row: f_q = −log Σ_j K_qj v_j; column: g_q = −log Σ_j K_qj u_j
+        row_factor = 1 / (self.lazy.scale * (kernel @ self._v))
+        column_factor = 1 / (self.lazy.scale * (kernel @ self._u))
+        if candidates is None:
+            column = kernel[:, : self.n_gallery] * self._u[: self.n_gallery] * column_factor[:, None]
+        else:
+            column = kernel.gather(1, candidates) * self._u[candidates] * column_factor[:, None]
+        row = kernel.mul_(row_factor[:, None]).mul_(self._v)
         if self._columns is not None:
             return self._compare_sparse(row, column, candidates)
         return self._compare_dense(row, column, candidates)
@@ -462,7 +511,6 @@ class FrozenBPA:
                 torch.mm(row, dense[start:stop].to(row.dtype).T, out=dot[:, start:stop])
             norm = self._dense_norm.to(row.dtype)[None].expand(q, -1)
         else:
-            column = column.gather(1, candidates)
             dot = row.new_empty(candidates.shape)
             piece = 16  # rows gathered at once stay in cache
             buffer = dense.new_empty(piece, dense.shape[1])
@@ -499,7 +547,6 @@ class FrozenBPA:
                 self._share_norm[candidates],
             )
             at_item = kept.gather(1, candidates)
-            column = column.gather(1, candidates)
         # the query joins the item's list where it is large enough, and the list is shared out again
         joins = torch.where(column >= smallest, column, torch.zeros_like(column))
         shrink = totals / (totals + joins).clamp_min(torch.finfo(row.dtype).tiny)
@@ -511,6 +558,18 @@ class FrozenBPA:
         assert self._columns is not None  # noqa: S101 - chosen by the caller
         assert self._shares is not None  # noqa: S101
         return truncate(self._shares[index], self._columns[index], index, self.lazy.n)
+
+
+def _fits_numbers(cost: str, reg: float, dtype: torch.dtype) -> bool:
+    """Whether the kernel can be held as numbers: its logarithms span at most 2 / reg for the cosine cost."""
+    return cost == "cosine" and 2 / reg <= (600.0 if dtype == torch.float64 else 67.0)
+
+
+def _scores(left: Tensor, right: Tensor, factor: float) -> Tensor:
+    if len(left) == 1:  # a matrix-vector product reads the gallery once, at the speed of memory
+        return torch.mv(right, left[0]).mul_(factor)[None]
+    out = left.new_empty(len(left), len(right))
+    return torch.addmm(out, left, right.T, beta=0, alpha=factor, out=out)
 
 
 def _off_diagonal(columns: Tensor, values: Tensor, n: int) -> SparseRows:

@@ -425,9 +425,9 @@ def _rank_joint(x: Tensor, n_query: int, gallery_start: int, settings: _Settings
     )
     seen = _look(lazy.rows, n, lazy.report.marginal_error, lazy.scale)
     if rows.top is not None:
-        best = lazy.top_k(min(rows.top, n - 1))
+        best = _largest(lazy, min(rows.top, n - 1), held=settings.holds_plan)
         del lazy  # W goes before the comparison
-        distances = _compare_truncated((best.values, best.indices), n_query, gallery_start, n, rows.measure)
+        distances = _compare_truncated(best, n_query, gallery_start, n, rows.measure)
     elif settings.holds_plan:
         matrix = lazy.dense()
         if rows.measure == "euclidean":
@@ -436,6 +436,18 @@ def _rank_joint(x: Tensor, n_query: int, gallery_start: int, settings: _Settings
     else:
         distances = _compare_streamed(lazy, n_query, gallery_start, rows.measure)
     return _Seen(distances, *seen)
+
+
+def _largest(lazy: LazyAffinity, k: int, *, held: bool) -> tuple[Tensor, Tensor]:
+    """The ``k`` largest off-diagonal entries of every row of W, (n, k) each; a held W is used up."""
+    if not held:
+        best = lazy.top_k(k)
+        return best.values, best.indices
+    matrix = lazy.dense().fill_diagonal_(-1)  # below every entry
+    values, indices = matrix.new_empty(len(matrix), k), torch.empty(len(matrix), k, dtype=torch.int64)
+    for start, stop in spans(len(matrix), 256):
+        torch.topk(matrix[start:stop], k, dim=1, sorted=True, out=(values[start:stop], indices[start:stop]))
+    return values, indices
 
 
 def _can_keep(x: Tensor, reg: float, cost: str) -> bool:
