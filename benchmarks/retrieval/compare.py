@@ -1,0 +1,100 @@
+"""BPA beside every baseline on every real set, with a grid of reg; one draw a set.
+
+    python benchmarks/retrieval/compare.py [SET ...]
+
+Resumable; tables in benchmarks/results/retrieval/compare. Baselines run with the usual parameters of their papers, not
+tuned; BPA's best reg is read off its own grid, so compare rows of one reg, or the worst of them, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import sets
+
+from bpa.experiments.retrieval import RetrievalConfig, retrieval_table, run_retrieval
+from bpa.experiments.retrieval_studies import draw_identities
+from bpa.hosts.retrieval.baselines import BASELINES
+from bpa.records import RunRecord
+
+OUT = Path(__file__).resolve().parents[1] / "results" / "retrieval" / "compare"
+NAMES = ("stereo-centred", "stereo-raw", *sets.DRAWN)
+CONFIG = RetrievalConfig(
+    transforms=("centred", "bpa"),
+    reg=(0.03, 0.05, 0.1, 0.15, 0.25),
+    rows=("paper", "retrieval"),
+    protocols=("joint", "frozen"),
+    rerank="k-reciprocal",
+    baselines=tuple(BASELINES),
+)
+SMALL = replace(CONFIG, transforms=("bpa",), baselines=(), protocols=("joint",), k1=6, k2=3)
+
+
+class Memory:
+    """A store that keeps summaries in one JSON file; per-query values stay out of the repository."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.known: dict[str, RunRecord] = {}
+        if path.exists():
+            for line in path.read_text().splitlines():
+                record = RunRecord.from_json(line)
+                self.known[json.dumps(record.config, sort_keys=True)] = record
+
+    def find(self, config, *, study=None, data=None):  # noqa: ARG002 - one study a file
+        """The record of a configuration, where there is one."""
+        found = self.known.get(json.dumps(config, sort_keys=True))
+        return found if found is not None and (data is None or found.data == data) else None
+
+    def append(self, record: RunRecord) -> None:
+        """Keep a record, its values rounded."""
+        lean = replace(
+            record, values={k: np.round(v, 5).tolist() for k, v in record.values.items() if k != "rank_1"}
+        )
+        self.known[json.dumps(record.config, sort_keys=True)] = lean
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as file:
+            file.write(lean.to_json() + "\n")
+
+
+def task_of(name: str):
+    """The set's first draw."""
+    if name.startswith("stereo"):
+        return draw_identities(sets.stereo(0, centre=name.endswith("centred")), None, each=None, seed=0)
+    features = sets.stored(name)
+    if features is None:
+        return None
+    _, identities, each = sets.DRAWN[name]
+    return replace(draw_identities(features, identities, each=each, seed=0), source=name)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", default=list(NAMES))
+    for name in parser.parse_args().names:
+        task = task_of(name)
+        if task is None:
+            print(f"{name}: not here, skipped")
+            continue
+        store = Memory(OUT / "journal" / f"{name}.jsonl")
+        records = run_retrieval(task, CONFIG, store=store)
+        records += [r for r in run_retrieval(task, SMALL, store=store) if r.config["rerank"]]
+        for number, record in enumerate(records):
+            if record.config["rerank"] and record.config["k1"] == SMALL.k1:
+                records[number] = replace(
+                    record, config={**record.config, "way": record.config["way"] + " 6/3"}
+                )
+        table = retrieval_table(records)
+        table = replace(table, notes=table.notes[:1])
+        OUT.mkdir(parents=True, exist_ok=True)
+        (OUT / f"{name}.md").write_text(table.markdown() + "\n")
+        (OUT / f"{name}.json").write_text(
+            json.dumps([{**r.config, **r.summary, "seconds": r.seconds} for r in records], indent=1) + "\n"
+        )
+        print(table.text(), flush=True)
