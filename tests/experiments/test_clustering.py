@@ -63,6 +63,7 @@ def test_ways_are_what_was_asked_for_then_the_baselines():
         "softmax reg=0.5",
         "spectral reg=0.25",
         "spectral reg=0.5",
+        "spectral-knn",
     ]
     assert [w.name for w in ways_of(dataclasses.replace(config, compare=False))] == [
         "bpa reg=0.25",
@@ -201,6 +202,16 @@ def test_spectral_rows_separate_connected_components():
     affinity = np.kron(np.eye(3), np.ones((6, 6))) + 1e-6
     labels, _ = k_means(spectral_rows(affinity, 3, seed=0), 3, n_init=3, seed=0)
     assert adjusted_rand_index(np.repeat(np.arange(3), 6), labels) == 1.0
+
+
+def test_spectral_knn_is_spectral_clustering_of_scikit_learn():
+    from sklearn.cluster import SpectralClustering
+
+    points = sphere_clusters(30, 0.2, n_clusters=5, n_per_cluster=40, seed=1)  # unit rows already
+    config = dataclasses.replace(QUICK, transforms=("spectral-knn",), compare=False, repeats=1, n_init=10)
+    theirs = SpectralClustering(5, affinity="nearest_neighbors", n_neighbors=10, random_state=0)
+    ours = run_clustering(points, config).labels
+    assert adjusted_rand_index(theirs.fit_predict(points.features), ours) > 0.95
 
 
 def test_a_way_has_one_name():

@@ -41,7 +41,10 @@ def cluster(
     reg: Reg = _DEFAULT.reg,
     n_iter: NIter = None,
     compare: Annotated[
-        bool, Parameter(help="Also k-means on raw, unit, cosine and softmax rows, and spectral clustering.")
+        bool,
+        Parameter(
+            help="Also k-means on raw, unit, centred, cosine and softmax rows, and spectral clustering."
+        ),
     ] = True,
     n_init: Annotated[int, Parameter(name="--n-init", help="Starts of every k-means.")] = _DEFAULT.n_init,
     repeats: Repeats = _DEFAULT.repeats,

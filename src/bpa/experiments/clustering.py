@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 Reg = float | Literal["auto"]
-BASELINES = ("identity", "unit", "centred", "cosine", "softmax", "spectral")
+BASELINES = ("identity", "unit", "centred", "cosine", "softmax", "spectral", "spectral-knn")
 """What a comparison shows beside the transforms asked for."""
 DEFAULT_BUDGET = 4 * 2**30
 """Bytes that one clustering may hold where no budget is given: n × n rows of about 18,000 items."""
@@ -61,7 +62,8 @@ class Way:
     ----------
     transform : str
         A name of `bpa.experiments.transforms.TRANSFORMS`, where ``"spectral"`` is spectral clustering on the
-        affinity exp(−C / reg), or ``"bpa-smooth"`` or ``"bpa-spectral"``: the methods of that name of
+        affinity exp(−C / reg), ``"spectral-knn"`` spectral clustering on the plain graph of 10 nearest
+        neighbours of unit rows, or ``"bpa-smooth"`` or ``"bpa-spectral"``: the methods of that name of
         `bpa.clusterer.BPAClusterer`, on the plan of the neighbour graph, without any n × n matrix.
     reg : float, "auto" or None
         None where the transform has none.
@@ -144,7 +146,7 @@ class ClusterConfig:
             raise ArgumentError(
                 "The 'transforms' parameter of ClusterConfig must name at least one transform."
             )
-        known = (*TRANSFORMS, *_CLUSTERERS)
+        known = (*TRANSFORMS, "spectral-knn", *_CLUSTERERS)
         for name in self.transforms:
             if name.partition(":")[0] not in known:
                 raise ArgumentError(
@@ -342,9 +344,20 @@ class _RowsOf:
 
             affinity = (-cosine_cost(x) / float(reg or 0.1)).exp()
             return spectral_rows(_symmetric(affinity), k, seed=seed)
+        if name == "spectral-knn":
+            return _knn_rows(x, k, seed=seed)
         transform = make_transform(name, reg=0.1 if reg is None else reg, n_iter=self.config.n_iter)
         rows: NDArray[Any] = transform(x).cpu().numpy()
         return rows
+
+
+def _knn_rows(x: torch.Tensor, n_components: int, *, seed: int) -> NDArray[Any]:
+    """Embed the neighbour graph as scikit-learn's SpectralClustering(affinity="nearest_neighbors") does."""
+    unit = make_transform("unit")(x).cpu().numpy()
+    graph = _sklearn("sklearn.neighbors").kneighbors_graph(unit, min(10, len(unit)), include_self=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Graph is not fully connected", UserWarning)
+        return spectral_rows(0.5 * (graph + graph.T), n_components, seed=seed)
 
 
 def _symmetric(affinity: torch.Tensor) -> NDArray[Any]:
