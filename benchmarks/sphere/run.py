@@ -62,7 +62,7 @@ def main() -> None:
     for column in columns if name == "confirm" else [c for c in FINE if c in columns]:
         tables += [sphere_cell_table(records, column, score) for score in ("nmi", "ari")]
     write_atomically(options.out / f"{name}.md", "\n".join(table.markdown() for table in tables))
-    if name == "fine":
+    if name in ("grid", "fine"):  # the finer grid replaces the figures of the coarse one
         for column in FINE[1:]:
             plot_sphere(records, column).savefig(
                 options.out / f"sphere-{column.replace(' ', '-')}.png", dpi=90

@@ -230,7 +230,7 @@ def run_clustering(
         )
     ways = ways_of(config)
     _check_memory(ways, n, features.dim, config, DEFAULT_BUDGET if budget is None else budget)
-    data = {"source": features.source, "sha256": features.sha256, "n": n, "d": features.dim}
+    data = {"source": Path(features.source).name, "sha256": features.sha256, "n": n, "d": features.dim}
     settings = asdict(config)
     found = None if store is None else store.find(settings, study="cluster", data=data)
     if found is not None:
