@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json as _json
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,34 +23,9 @@ import torch
 from cyclopts import Parameter, Token
 
 from bpa._errors import ArgumentError
+from bpa.memory import parse_bytes
 from bpa.records import RunRecord, plain
 from bpa.report.table import Table
-
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-_UNITS |= {
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-    "k": 10**3,
-    "m": 10**6,
-    "g": 10**9,
-    "t": 10**12,
-}
-
-
-def parse_bytes(text: str) -> int:
-    """Return the number of bytes a text like ``1GB``, ``512 MiB`` or ``1000000`` names.
-
-    Examples
-    --------
-    >>> parse_bytes("1.5GB"), parse_bytes("2KiB"), parse_bytes("77")
-    (1500000000, 2048, 77)
-    """
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
-    if found is None or found.group(2).lower() not in _UNITS:
-        raise ArgumentError(f"a number of bytes looks like 500MB, 2GB or 4GiB. Got {text!r}.")
-    return int(float(found.group(1)) * _UNITS[found.group(2).lower()])
 
 
 def parse_reg(text: str) -> float | Literal["auto"]:
@@ -68,7 +42,12 @@ def parse_reg(text: str) -> float | Literal["auto"]:
 
 
 def _read_budget(_: Any, tokens: Sequence[Token]) -> int:
-    return parse_bytes(tokens[0].value)
+    try:
+        return parse_bytes(tokens[0].value)
+    except ArgumentError:
+        raise ArgumentError(
+            f"--budget takes bytes such as 500MB, 2GB or 4GiB. Got {tokens[0].value!r}."
+        ) from None
 
 
 def _read_regs(_: Any, tokens: Sequence[Token]) -> tuple[float | Literal["auto"], ...]:
@@ -77,6 +56,17 @@ def _read_regs(_: Any, tokens: Sequence[Token]) -> tuple[float | Literal["auto"]
 
 def _read_names(_: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
     return tuple(part.strip() for token in tokens for part in token.value.split(",") if part.strip())
+
+
+def read_whole_number(_: Any, tokens: Sequence[Token]) -> int:
+    """Read a whole number; 1.5 is a mistake, not 1."""
+    text = tokens[0].value
+    try:
+        return int(text)
+    except ValueError:
+        raise ArgumentError(
+            f"{tokens[0].keyword or 'this flag'} takes a whole number. Got {text!r}."
+        ) from None
 
 
 def _read_device(_: Any, tokens: Sequence[Token]) -> str:
@@ -140,10 +130,26 @@ Reg = Annotated[
 ]
 NIter = Annotated[
     int | None,
-    Parameter(name="--n-iter", validator=_at_least(1), help="Sweeps of the balancing; 5 where not given."),
+    Parameter(
+        name="--n-iter",
+        converter=read_whole_number,
+        validator=_at_least(1),
+        help="Sweeps of the balancing; 5 where not given.",
+    ),
 ]
-Seed = Annotated[int, Parameter(name="--seed", validator=_at_least(0), help="Start of every random stream.")]
-Repeats = Annotated[int | None, Parameter(name="--repeats", validator=_at_least(1), help="Repetitions.")]
+Seed = Annotated[
+    int,
+    Parameter(
+        name="--seed",
+        converter=read_whole_number,
+        validator=_at_least(0),
+        help="Start of every random stream.",
+    ),
+]
+Repeats = Annotated[
+    int | None,
+    Parameter(name="--repeats", converter=read_whole_number, validator=_at_least(1), help="Repetitions."),
+]
 Out = Annotated[
     Path | None,
     Parameter(

@@ -10,6 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -36,8 +37,8 @@ _EPILOGUE = (
 )
 
 
-def build_app() -> App:
-    """Return the command line; a verb's module is imported when the verb (or help) is asked for."""
+def build_app(*, eager: bool = False) -> App:
+    """Return the command line; a verb's module is imported when it is asked for, or now if ``eager``."""
     try:
         from cyclopts import App
     except ModuleNotFoundError as error:
@@ -57,7 +58,10 @@ def build_app() -> App:
     )
     for verb in VERBS:
         if find_spec(f"bpa.cli.{verb}") is not None:
-            app.command(f"bpa.cli.{verb}:{verb}", name=verb)
+            if eager:
+                app.command(getattr(import_module(f"bpa.cli.{verb}"), verb), name=verb)
+            else:
+                app.command(f"bpa.cli.{verb}:{verb}", name=verb)
     app.register_install_completion_command(help="Install completion for this shell.")
     return app
 
@@ -66,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     tokens = list(sys.argv[1:] if argv is None else argv)
     try:
-        app = build_app()
+        app = build_app(eager=not tokens or tokens[0] in ("--help", "-h"))
         tokens = _take_config(app, tokens)
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
