@@ -70,3 +70,18 @@ def test_what_cannot_be_done_is_one_sentence_and_exit_code_2(reid_file, capsys, 
     assert out == ""
     assert sentence in err
     assert "Traceback" not in err
+
+
+def test_the_report_shows_answers_before_and_after_with_pictures(reid_file, tmp_path, rng):
+    pytest.importorskip("jinja2")
+    with np.load(reid_file) as stored:
+        content = dict(stored)
+    pictures = tmp_path / "pictures.npz"
+    np.savez(pictures, **content, images=rng.integers(0, 255, (90, 4, 3), dtype=np.uint8))
+    page = tmp_path / "page.html"
+    assert main(["retrieve", str(pictures), "--reg", "0.2", "--report", str(page)]) == 0
+    text = page.read_text()
+    assert text.count("data:image/png;base64,") >= 12 * 2 * 5
+    for word in ("bpa reg=0.2", "unit", "have more right answers", "Rank-1"):
+        assert word in text
+    assert "http://" not in text.replace("http://www.w3.org", "")

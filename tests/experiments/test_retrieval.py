@@ -19,6 +19,7 @@ from bpa.experiments.retrieval import (
     read_task,
     retrieval_table,
     run_retrieval,
+    top_lists,
     ways_of,
     write_rankings,
 )
@@ -132,7 +133,8 @@ def test_files_become_tasks_and_top_lists_leave_deleted_items_out(task, tmp_path
     np.testing.assert_array_equal(again.query, task.query)
     config = RetrievalConfig(reg=(0.2,))
     assert "ranking of 60 items for 12 queries" in memory_line(again, config)
-    content = json.loads(write_rankings(tmp_path / "top.json", again, config, top=5).read_text())
+    lists = top_lists(again, config, top=5)
+    content = json.loads(write_rankings(tmp_path / "top.json", again, lists).read_text())
     assert list(content["top"]) == ["unit", "bpa reg=0.2 (cosine top-50 rows)"]
     for query, shown in zip(content["queries"], content["top"]["unit"], strict=True):
         same = [j for j in shown if task.ids[j] == task.ids[query]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -25,9 +26,12 @@ from bpa.experiments.retrieval import (
     RetrievalConfig,
     config_from_names,
     memory_line,
+    read_images,
     read_task,
     retrieval_table,
     run_retrieval,
+    top_lists,
+    write_page,
     write_rankings,
 )
 from bpa.experiments.store import RunStore
@@ -67,6 +71,10 @@ def retrieve(
     ap: Annotated[
         Literal["finite-sum", "trapezoid", "scikit-learn"], Parameter(name="--ap", help="Average precision.")
     ] = "finite-sum",
+    report: Annotated[
+        Path | None,
+        Parameter(help="HTML page: the table, and queries with their first ten before and after."),
+    ] = None,
     budget: Budget = None,
     out: Out = None,
     json: Json = False,
@@ -100,9 +108,11 @@ def retrieve(
         records = run_retrieval(
             task, config, dataset=dataset, sha256=sha256, store=store, budget=budget, on_progress=tick
         )
-    files = (
-        {}
-        if out is None
-        else {"rankings": write_rankings(out / "rankings.json", task, config, budget=budget)}
-    )
+    files: dict[str, Path] = {}
+    if out is not None or report is not None:
+        lists = top_lists(task, config, budget=budget)
+        if out is not None:
+            files["rankings"] = write_rankings(out / "rankings.json", task, lists)
+        if report is not None:
+            files["report"] = write_page(report, task, records, lists, images=read_images(features))
     emit(json=json, tables=[retrieval_table(records)], records=records, files=files)

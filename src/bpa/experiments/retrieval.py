@@ -24,7 +24,7 @@ from bpa.data.features import read_features
 from bpa.data.reid import read_reid_features
 from bpa.experiments.environment import describe_environment
 from bpa.experiments.paper_retrieval import PAPER_REG, paper_row
-from bpa.experiments.store import RunStore
+from bpa.experiments.store import RunStore, write_atomically
 from bpa.experiments.transforms import USES_REG, make_transform
 from bpa.hosts.retrieval.baselines import BASELINES
 from bpa.hosts.retrieval.comparison import PRESETS, RowComparison
@@ -35,6 +35,8 @@ from bpa.metrics.hubness import hubness, nearest
 from bpa.metrics.intervals import mean_interval, paired_difference
 from bpa.metrics.retrieval import AveragePrecision, evaluate_ranking
 from bpa.records import QueryGallery, RunRecord
+from bpa.report.figures import png_data_uri
+from bpa.report.page import Page, Section, Strip, render
 from bpa.report.table import Table
 
 __all__ = [
@@ -43,10 +45,13 @@ __all__ = [
     "config_from_names",
     "memory_line",
     "rank_way",
+    "read_images",
     "read_task",
     "retrieval_table",
     "run_retrieval",
+    "top_lists",
     "ways_of",
+    "write_page",
     "write_rankings",
 ]
 
@@ -234,6 +239,16 @@ def read_task(
     return replace(task, source=place.name), None, features.sha256
 
 
+def read_images(path: str | Path) -> np.ndarray | None:
+    """The array ``images`` of an ``.npz`` feature file, where there is one that shows pictures."""
+    place = Path(path)
+    if place.suffix != ".npz":
+        return None
+    with np.load(place, allow_pickle=False) as stored:
+        found = stored.get("images", None)
+    return found if found is not None and found.dtype == np.uint8 and found.ndim in (3, 4) else None
+
+
 def memory_line(task: QueryGallery, config: RetrievalConfig, budget: str | int | None = None) -> str:
     """The memory the largest ranking of a configuration will hold, as a line to print before it is allocated."""
     estimates = [
@@ -247,20 +262,13 @@ def memory_line(task: QueryGallery, config: RetrievalConfig, budget: str | int |
     return max(estimates, key=lambda estimate: estimate.total).text()
 
 
-def write_rankings(
-    path: str | Path,
-    task: QueryGallery,
-    config: RetrievalConfig,
-    *,
-    top: int = 10,
-    budget: str | int | None = None,
-) -> Path:
-    """Write every query's first gallery rows, plain and by the first BPA way, for pages that show pictures.
+def top_lists(
+    task: QueryGallery, config: RetrievalConfig, *, top: int = 10, budget: str | int | None = None
+) -> dict[str, list[list[int]]]:
+    """Every query's first gallery rows, by plain cosine and by the first BPA way.
 
     Parameters
     ----------
-    path : path
-        A ``.json`` file.
     task, config, budget
         As in :func:`run_retrieval`.
     top : int
@@ -268,8 +276,8 @@ def write_rankings(
 
     Returns
     -------
-    Path
-        Rows are numbers of the feature file; items that the protocol deletes for a query are left out.
+    dict
+        Name of the way → one list a query; rows of the joint set. Items the protocol deletes are left out.
     """
     shown = [Way("unit"), *[way for way in ways_of(config) if way.method == "bpa" and not way.rerank][:1]]
     lists: dict[str, list[list[int]]] = {}
@@ -285,10 +293,90 @@ def write_rankings(
         lists[way.name] = [
             task.gallery[row[np.isfinite(distances[i, row])]].tolist() for i, row in enumerate(order)
         ]
-    place = Path(path)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(json.dumps({"source": task.source, "queries": task.query.tolist(), "top": lists}))
-    return place
+    return lists
+
+
+def write_rankings(path: str | Path, task: QueryGallery, lists: dict[str, list[list[int]]]) -> Path:
+    """Write :func:`top_lists` as JSON, for anything that shows pictures.
+
+    Parameters
+    ----------
+    path : path
+        A ``.json`` file.
+    task : QueryGallery
+    lists : dict
+
+    Returns
+    -------
+    Path
+    """
+    content = {"source": task.source, "queries": task.query.tolist(), "top": lists}
+    return write_atomically(Path(path), json.dumps(content))
+
+
+def write_page(
+    path: str | Path,
+    task: QueryGallery,
+    records: Sequence[RunRecord],
+    lists: dict[str, list[list[int]]],
+    *,
+    images: np.ndarray | None = None,
+    shown: int = 12,
+) -> Path:
+    """Write one self-contained page: the table, and queries whose answers changed most, before and after.
+
+    Parameters
+    ----------
+    path : path
+        An ``.html`` file.
+    task : QueryGallery
+    records : sequence of RunRecord
+        From :func:`run_retrieval`.
+    lists : dict
+        From :func:`top_lists`.
+    images : ndarray of uint8, shape (n, height, width[, 3]), optional
+        Pictures of the joint set's rows; without them the answers are named by identity.
+    shown : int
+        Queries shown.
+
+    Returns
+    -------
+    Path
+    """
+
+    def answer(row: int, right: int) -> tuple[str, str, bool]:
+        return (f"identity {task.ids[row]}", picture(row), bool(task.ids[row] == right))
+
+    def picture(row: int) -> str:
+        return "" if images is None else png_data_uri(np.ascontiguousarray(images[row]))
+
+    hits = {
+        name: np.array(
+            [
+                sum(task.ids[row] == task.ids[q] for row in found)
+                for q, found in zip(task.query, of, strict=True)
+            ]
+        )
+        for name, of in lists.items()
+    }
+    names = list(lists)
+    change = hits[names[-1]] - hits[names[0]]
+    order = np.argsort(-np.abs(change), kind="stable")[:shown]
+    strips = [
+        Strip(
+            (f"identity {task.ids[task.query[i]]}", picture(int(task.query[i]))),
+            [(name, [answer(row, int(task.ids[task.query[i]])) for row in lists[name][i]]) for name in names],
+        )
+        for i in order
+    ]
+    lead = (
+        f"The {len(order)} queries whose first ten answers changed most: {int((change > 0).sum())} of {len(change)} "
+        f"queries "
+        f"have more right answers there than before, {int((change < 0).sum())} have fewer."
+    )
+    section = Section("retrieval", "Retrieval", lead, (retrieval_table(records),), (), strips)
+    page = Page(f"Retrieval on {task.source}", "", (), (section,), dict(records[0].environment))
+    return write_atomically(Path(path), render(page))
 
 
 def ways_of(config: RetrievalConfig) -> list[Way]:
