@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bpa._errors import ArgumentError, NonFiniteError, ShapeError
 from bpa.metrics.hubness import hubness, nearest
 from bpa.metrics.retrieval import evaluate_lists, evaluate_ranking
+from bpa.records import FeatureSet, QueryGallery
 
 GOLDEN = {
     "query_ids": [1, 2],
@@ -224,3 +225,34 @@ def test_hubness_leaves_the_query_itself_out():
 
 def test_nearest_breaks_ties_by_position():
     assert nearest(np.array([[0.5, 0.5, 0.1, 0.5]]), 3).tolist() == [[2, 0, 1]]
+
+
+def test_query_gallery_knows_where_a_query_is_in_its_gallery():
+    x = np.zeros((5, 2), dtype=np.float32)
+    ids = np.arange(5)
+    both = QueryGallery(x, np.array([0, 3]), np.array([1, 3, 4]), ids)
+    assert both.self_index.tolist() == [-1, 1]
+    assert QueryGallery(x, np.array([0]), np.array([1, 2]), ids).self_index is None
+    for bad, name in (
+        ({"query": np.array([0, 0])}, "repeat"),
+        ({"query": np.array([], dtype=int)}, "'query'"),
+        ({"gallery": np.array([5])}, "'gallery'"),
+        ({"ids": np.arange(4)}, "'ids'"),
+    ):
+        with pytest.raises(ArgumentError, match=name):
+            QueryGallery(
+                **{"features": x, "query": np.array([0]), "gallery": np.array([1]), "ids": ids, **bad}
+            )
+
+
+def test_feature_sets_become_tasks():
+    x = np.zeros((4, 2), dtype=np.float32)
+    labels = np.array([1, 1, 2, 2])
+    split = QueryGallery.from_features(
+        FeatureSet(x, labels=labels, is_query=np.array([True, False, True, False]))
+    )
+    assert (split.query.tolist(), split.gallery.tolist()) == ([0, 2], [1, 3])
+    everyone = QueryGallery.from_features(FeatureSet(x, labels=labels))
+    assert everyone.self_index.tolist() == [0, 1, 2, 3]
+    with pytest.raises(ArgumentError, match="no labels"):
+        QueryGallery.from_features(FeatureSet(x))

@@ -11,7 +11,7 @@ import torch
 from bpa._errors import ArgumentError, FileError, MemoryBudgetError, ShapeError
 from bpa.hosts.retrieval.comparison import PAPER, RETRIEVAL, RowComparison
 from bpa.hosts.retrieval.frozen import FrozenBPA
-from bpa.hosts.retrieval.ranking import bpa_rank, estimate_rank, rerank
+from bpa.hosts.retrieval.ranking import bpa_rank, bpa_source, estimate_rank, rerank
 
 ROWS = [PAPER, RowComparison("cosine"), RowComparison("euclidean", top=12), RowComparison("cosine", top=12)]
 
@@ -320,3 +320,37 @@ def test_wrong_arguments_name_themselves():
         RowComparison("manhattan")
     with pytest.raises(ArgumentError, match="positions 0"):
         FrozenBPA.fit(g, reg=0.2, n_iter=5).distances(q, torch.full((len(q), 1), len(g)))
+
+
+@pytest.mark.parametrize("measure", ["euclidean", "cosine"])
+@pytest.mark.parametrize("top", [None, 8])
+def test_a_graph_of_all_neighbours_is_the_dense_converged_plan(measure, top):
+    q, g, _, _ = clusters(seed=13, n_ids=8, each=5)
+    x = torch.cat([q, g])
+    rows = RowComparison(measure, top=top, neighbours=len(x) - 1)
+    got = bpa_rank(q, g, reg=0.3, rows=rows, diagnostics=False).distances
+    many = bpa_rank(
+        q, g, reg=0.3, n_iter=400, rows=RowComparison(measure, top=top), diagnostics=False
+    ).distances
+    torch.testing.assert_close(got, many, atol=5e-3, rtol=5e-3)
+    few = RowComparison(measure, top=top, neighbours=6)
+    assert not torch.allclose(bpa_rank(q, g, reg=0.3, rows=few, diagnostics=False).distances, many, atol=1e-2)
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
+def test_the_space_of_rows_is_the_one_that_ranks(rows):
+    q, g, _, _ = clusters(seed=14, n_ids=10, each=5)
+    x = torch.cat([q, g])
+    source = bpa_source(x, reg=0.2, rows=rows)
+    ranked = bpa_rank(x, reg=0.2, rows=rows, diagnostics=False).distances
+    factor = 2.0 if rows.measure == "cosine" else 1.0
+    everything = source.rows(0, len(x))
+    torch.testing.assert_close(everything, factor * ranked, atol=1e-8, rtol=1e-7)
+    assert everything.diagonal().abs().max() == 0
+    i, j = torch.randint(0, len(x), (2, 200), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(source.pairs(i, j), everything[i, j], atol=1e-8, rtol=1e-7)
+    found = source.neighbours(7, self_first=True)
+    assert torch.equal(found.index[:, 0], torch.arange(len(x)))
+    torch.testing.assert_close(found.squared, everything.gather(1, found.index))
+    torch.testing.assert_close(found.squared, everything.sort(1).values[:, :7])
+    torch.testing.assert_close(found.largest, everything.amax(1))
