@@ -63,11 +63,12 @@ def measure(name: str, path: Path, n_tasks: int, work: Path) -> dict[str, object
         for shot, query in shots.items():
             base = FewShotConfig(hosts=HOSTS, shots=(shot,), n_query=query, n_tasks=n_tasks)
             runs = [
-                replace(base, transforms=("bpa", "bpa-attn"), regs=REGS),
+                replace(base, transforms=("bpa",), regs=(*REGS, "auto")),
+                replace(base, transforms=("bpa-attn",), regs=REGS),
                 replace(base, transforms=("cosine", "softmax", "dual-softmax"), regs=(0.1,)),
             ]
             if (features.features < 0).any():
-                runs.append(replace(base, hosts=("ptmap",), transforms=("bpa",), regs=REGS, nonneg="signed"))
+                runs.append(replace(base, hosts=("ptmap",), transforms=("bpa",), regs=(*REGS, "auto"), nonneg="signed"))
             for config in runs:
                 result = run_fewshot(features, config, store=store)
                 rows += rows_of(result, config)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from torch import Tensor
+
 from bpa._errors import ArgumentError
 from bpa.baselines import (
     PCA,
@@ -15,6 +17,7 @@ from bpa.baselines import (
     UnitNorm,
 )
 from bpa.hosts._contract import Identity, SetTransform
+from bpa.transform import BPA, BPAAttention, balanced_affinities
 
 TRANSFORMS = (
     "identity", "unit", "centred", "cosine", "softmax", "dual-softmax", "pca", "spectral", "bpa", "bpa-attn",
@@ -23,6 +26,20 @@ USES_REG = frozenset({"softmax", "dual-softmax", "spectral", "bpa", "bpa-attn"})
 """The names whose result depends on ``reg``."""
 FREE = ("identity", "unit", "centred")
 """What every user already has; gains are quoted over the best of these."""
+
+
+class CosineBPA(BPA):
+    """`BPA` that hosts working on inner products can hand cosines to; built with ``reg`` and ``n_iter`` only."""
+
+    def __init__(self, reg: float | Literal["auto"] = 0.1, n_iter: int | None = None) -> None:
+        super().__init__(reg, n_iter)
+        self.reg, self.n_iter = reg, n_iter
+
+    def from_cosines(self, cosines: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """Affinities (..., n, n) of rows with these cosines."""
+        return balanced_affinities(
+            1.0 - cosines, reg=self.reg, n_iter=self.n_iter, cost="precomputed", mask=mask
+        )
 
 
 def make_transform(
@@ -52,12 +69,10 @@ def make_transform(
             f"The transform {name!r} is not known; choose among {', '.join(TRANSFORMS)} (pca:40 "
             f"sets a width)."
         )
-    if base in ("bpa", "bpa-attn"):
-        from bpa.transform import BPA, BPAAttention
-
-        maker = BPA if base == "bpa" else BPAAttention
-        made: SetTransform = maker(reg=reg, n_iter=n_iter)  # type: ignore[arg-type]  # "auto" is checked by BPA itself
-        return made
+    if base == "bpa":
+        return CosineBPA(reg, n_iter)
+    if base == "bpa-attn":
+        return BPAAttention(reg, n_iter)
     if reg == "auto" and base in USES_REG:
         raise ArgumentError(f"reg='auto' is a rule for bpa; {base!r} needs a number.")
     temperature = 0.1 if reg == "auto" else float(reg)

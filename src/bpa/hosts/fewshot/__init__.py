@@ -6,7 +6,7 @@ from bpa.hosts.fewshot._sets import Prediction
 from bpa.hosts.fewshot._transport import Assignment, assign
 from bpa.hosts.fewshot.pmf import PMF, pmf
 from bpa.hosts.fewshot.protonet import ProtoNet, protonet
-from bpa.hosts.fewshot.ptmap import VARIANTS, PTMap, PTMapPrediction, ptmap
+from bpa.hosts.fewshot.ptmap import VARIANTS, PTMap, PTMapPrediction, powered, ptmap
 
 __all__ = [
     "PMF",
@@ -18,6 +18,7 @@ __all__ = [
     "ProtoNet",
     "assign",
     "pmf",
+    "powered",
     "protonet",
     "ptmap",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -119,10 +120,24 @@ def join(
             f"Every class needs a labelled row in {function}. Class {missing} of {k} has none in "
             f"'support_labels'."
         )
-    x = torch.cat([support.to(dtype), query.to(dtype)], dim=-2)
+    x = _side_by_side(support.to(dtype), query.to(dtype))
     if mask is not None:  # whatever padding holds, it enters nothing
         x = torch.where(mask[..., None], x, torch.zeros_like(x))
     return TaskSet(x, mask, onehot, support.shape[-2])
+
+
+def _side_by_side(support: Tensor, query: Tensor) -> Tensor:
+    """Both as one set; without a copy where they are neighbouring slices of one tensor, as drawn tasks are."""
+    first, second = support.storage_offset(), query.storage_offset()
+    if (
+        support.untyped_storage().data_ptr() == query.untyped_storage().data_ptr()
+        and support.stride() == query.stride()
+        and second == first + support.shape[-2] * support.stride(-2)
+        and not (support.requires_grad or query.requires_grad)
+    ):
+        shape = (*support.shape[:-2], support.shape[-2] + query.shape[-2], support.shape[-1])
+        return support.as_strided(shape, support.stride(), first)
+    return torch.cat([support, query], dim=-2)
 
 
 def transformed(transform: SetTransform, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -130,6 +145,15 @@ def transformed(transform: SetTransform, x: Tensor, mask: Tensor | None) -> Tens
     with torch.autocast(device_type=x.device.type, enabled=False):
         z = transform(x, mask=mask)
     return z if mask is None else torch.where(mask[..., None], z, torch.zeros_like(z))
+
+
+@runtime_checkable
+class GramTransform(SetTransform, Protocol):
+    """A set transform that can also start from the cosines between the rows, whatever their width."""
+
+    def from_cosines(self, cosines: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """Map cosines (..., n, n) to what the transform gives for rows with these cosines."""
+        ...
 
 
 def class_means(rows: Tensor, onehot: Tensor) -> Tensor:

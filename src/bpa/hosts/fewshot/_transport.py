@@ -27,8 +27,17 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_SUFFICIENT = 1e-4  # Armijo: fraction of the predicted decrease that a step must deliver
-_SHORTER = (0.25, 0.0625, 0.015625, 0.00390625, 0.0009765625)  # Newton steps tried after a full one fails
+_SUFFICIENT = 0.5  # a full Newton step is taken when it leaves at most this share of the error
+_SHORTER = (
+    1.0,
+    0.25,
+    0.0625,
+    0.015625,
+    0.00390625,
+)  # steps weighed against a scaling sweep where it does not
+_SAFE_SHIFT = 300.0  # exp of shifts and kernels within these bounds neither overflows nor vanishes in float64
+_SAFE_KERNEL = 300.0
+_EMPTY = -1e5  # logit of a class without mass: its exponential is zero, and stays finite in sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,21 +104,77 @@ def assign(
     convergence.
     """
     batch, (n_query, k) = logits.shape[:-2], logits.shape[-2:]
-    flat = logits.reshape(-1, n_query, k)
-    masses = mass.to(logits.dtype).expand(*batch, k).reshape(-1, k)
-    rows = None if mask is None else mask.expand(*batch, n_query).reshape(-1, n_query)
-    first = None if start is None else start.detach().expand(*batch, k).reshape(-1, k)
-    log_plan, shift, count, error = _Solve.apply(flat, masses, relaxation, rows, first, tol, max_iter)  # type: ignore[no-untyped-call]  # torch leaves apply untyped
-    return Assignment(
-        log_plan.reshape(logits.shape),
-        shift.reshape(*batch, k),
-        count.reshape(batch),
-        error.reshape(batch),
-        (error <= tol).reshape(batch),
+    found = solve(
+        logits.transpose(-1, -2).reshape(-1, k, n_query),
+        mass.to(logits.dtype).expand(*batch, k).reshape(-1, k),
+        relaxation=relaxation,
+        rows=None if mask is None else mask.expand(*batch, n_query).reshape(-1, n_query),
+        start=None if start is None else start.detach().expand(*batch, k).reshape(-1, k),
+        tol=tol,
+        max_iter=max_iter,
     )
+    return found.shaped(batch)
+
+
+@dataclass(frozen=True, eq=False)
+class Shifts:
+    """Solved shifts (b, k) of flat problems with logits (b, k, Q), and the plan they give."""
+
+    logits: Tensor
+    shift: Tensor
+    plan: Tensor
+    n_iter: Tensor
+    error: Tensor
+    tol: float
+
+    def shaped(self, batch: torch.Size) -> Assignment:
+        """As an `Assignment` of leading shape ``batch``, with queries before classes."""
+        log_plan = torch.log_softmax(self.logits + self.shift[..., None], dim=1).to(self.logits.dtype)
+        return Assignment(
+            log_plan.transpose(-1, -2).reshape(*batch, log_plan.shape[-1], log_plan.shape[-2]),
+            self.shift.detach().reshape(*batch, -1),
+            self.n_iter.reshape(batch),
+            self.error.reshape(batch),
+            (self.error <= self.tol).reshape(batch),
+        )
+
+
+def solve(
+    logits: Tensor,
+    mass: Tensor,
+    *,
+    relaxation: float,
+    rows: Tensor | None,
+    start: Tensor | None,
+    tol: float,
+    max_iter: int,
+) -> Shifts:
+    """Solve flat problems: logits (b, k, Q) with classes in rows, mass (b, k), rows (b, Q), start (b, k)."""
+    if not bool((mass > 0).all()):
+        logits = torch.where((mass > 0)[..., None], logits, torch.full_like(logits, _EMPTY))
+    if relaxation == float("inf"):
+        shift = torch.zeros_like(mass)
+        nothing = torch.zeros(len(mass), device=mass.device)
+        plan = torch.softmax(logits, dim=1)
+        return Shifts(
+            logits,
+            shift,
+            plan if rows is None else plan * rows[:, None],
+            nothing.long(),
+            nothing.double(),
+            tol,
+        )
+    apply: Any = _Solve.apply
+    shift, plan, count, error = apply(logits, mass, relaxation, rows, start, tol, max_iter)
+    if torch.is_grad_enabled() and (logits.requires_grad or mass.requires_grad):
+        plan = torch.softmax(logits + shift[..., None], dim=1)
+        plan = plan if rows is None else plan * rows[:, None]
+    return Shifts(logits, shift, plan.to(logits.dtype), count, error, tol)
 
 
 class _Solve(torch.autograd.Function):
+    """Logits and masses to shifts; backward by the implicit function theorem."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -122,151 +187,152 @@ class _Solve(torch.autograd.Function):
         max_iter: int,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         exact = torch.float64 if logits.device.type != "mps" else torch.float32
-        a, c = logits.to(exact), mass.to(exact)
+        a, c = logits.detach().to(exact), mass.detach().to(exact)
+        top = a.amax(dim=1, keepdim=True)
+        a = a - top
+        present = a if bool((c > 0).all()) else torch.where((c > 0)[..., None], a, torch.zeros_like(a))
+        kernel = a.exp() if bool(present.amin() > -_SAFE_KERNEL) else None
         g = torch.zeros_like(c) if start is None else start.to(exact).clone()
-        if relaxation == float("inf"):
-            g = torch.zeros_like(c)
-            count = torch.zeros(len(c), dtype=torch.int64, device=c.device)
-            error = torch.zeros(len(c), dtype=exact, device=c.device)
-        else:
-            g, count, error = _newton(a, c, g, relaxation, rows, tol, max_iter)
-        shifted = a + g[:, None, :]
-        shifted = torch.where((c > 0)[:, None, :], shifted, torch.full_like(shifted, -float("inf")))
-        log_plan = torch.log_softmax(shifted, dim=-1)
-        ctx.save_for_backward(log_plan, g, c)
-        ctx.rows, ctx.relaxation, ctx.dtypes = rows, relaxation, (logits.dtype, mass.dtype)
-        ctx.mark_non_differentiable(g, count, error)
-        return log_plan.to(logits.dtype), g, count, error
+        problem = _Problem(a, c, relaxation, None if rows is None else rows[:, None, :], kernel)
+        g, plan, count, error = _newton(problem, g, tol, max_iter)
+        ctx.save_for_backward(plan, g, c)
+        ctx.problem = _Problem(plan, c, relaxation, None, None)  # what the Hessian needs, and no more
+        ctx.dtypes = (logits.dtype, mass.dtype)
+        ctx.mark_non_differentiable(plan, count, error)
+        return g, plan, count, error
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        log_plan, g, c = ctx.saved_tensors
-        plan = log_plan.exp()
-        if ctx.rows is not None:
-            plan = plan * ctx.rows[:, :, None]
-            upstream = upstream * ctx.rows[:, :, None]
-        r = torch.where(plan > 0, upstream.to(plan.dtype), torch.zeros_like(plan))
-        direct = r - plan * r.sum(-1, keepdim=True)  # log-softmax at fixed shifts
-        if ctx.relaxation == float("inf"):
-            return direct.to(ctx.dtypes[0]), None, None, None, None, None, None
-        # the shifts move too: H w = colsum(direct), then subtract the softmax pull of w
-        hessian = _hessian(plan, c, g, ctx.relaxation)
-        w = torch.linalg.solve(hessian, direct.sum(dim=1)[..., None])[..., 0]
-        through = plan * (w[:, None, :] - (plan * w[:, None, :]).sum(-1, keepdim=True))
-        grad_mass = w if ctx.relaxation == 0 else w * (-ctx.relaxation * g).exp()
-        grad_mass = torch.where(c > 0, grad_mass, torch.zeros_like(w))
-        return (direct - through).to(ctx.dtypes[0]), grad_mass.to(ctx.dtypes[1]), None, None, None, None, None
+        plan, g, c = ctx.saved_tensors
+        problem = ctx.problem
+        # F(g, a, c) = 0 with ∂F/∂g = H symmetric: solve H w = upstream, then pull w back through a and c
+        w = torch.linalg.solve(problem.hessian(plan, g), upstream.to(plan.dtype)[..., None])
+        w = torch.where((c > 0)[..., None], w, torch.zeros_like(w))
+        grad_logits = -plan * (w - (plan * w).sum(dim=1, keepdim=True))
+        w = w[..., 0]
+        grad_mass = w if problem.tau == 0 else w * (-problem.tau * g).exp()
+        return grad_logits.to(ctx.dtypes[0]), grad_mass.to(ctx.dtypes[1]), None, None, None, None, None
 
 
-def _newton(
-    a: Tensor, c: Tensor, g: Tensor, tau: float, rows: Tensor | None, tol: float, max_iter: int
-) -> tuple[Tensor, Tensor, Tensor]:
+class _Problem:
+    """Many small transports with what never changes during their solution; classes in rows, queries in columns."""
+
+    __slots__ = ("a", "c", "kernel", "rows", "tau")
+
+    def __init__(self, a: Tensor, c: Tensor, tau: float, rows: Tensor | None, kernel: Tensor | None) -> None:
+        self.a = a  # (b, k, Q), the largest entry of each query at zero
+        self.c = c  # (b, k)
+        self.tau = tau
+        self.rows = rows  # (b, 1, Q)
+        self.kernel = kernel  # exp(a), where no entry of it vanishes
+
+    def part(self, index: Tensor) -> _Problem:
+        rows, kernel = self.rows, self.kernel
+        return _Problem(
+            self.a[index],
+            self.c[index],
+            self.tau,
+            None if rows is None else rows[index],
+            None if kernel is None else kernel[index],
+        )
+
+    def plan(self, g: Tensor) -> Tensor:
+        """Plan (b, k, Q) at the shifts ``g``."""
+        if self.kernel is not None and bool(g.abs().amax() < _SAFE_SHIFT):
+            weights = self.kernel * g.exp()[..., None]
+        else:
+            shifted = self.a + g[..., None]
+            weights = (shifted - shifted.amax(dim=1, keepdim=True)).exp_()
+        plan = weights.div_(weights.sum(dim=1, keepdim=True))
+        return plan if self.rows is None else plan * self.rows
+
+    def value(self, g: Tensor) -> Tensor:
+        """The convex function (b,)."""
+        height = torch.logsumexp(self.a + g[..., None], dim=1)
+        if self.rows is not None:
+            height = height * self.rows[:, 0]
+        if self.tau == 0:
+            return height.sum(-1) - (self.c * g).sum(-1)
+        return height.sum(-1) + (self.c * torch.expm1(-self.tau * g)).sum(-1) / self.tau
+
+    def residual(self, plan: Tensor, g: Tensor) -> Tensor:
+        """Its gradient (b, k): by how much each class mass is missed."""
+        return plan.sum(dim=-1) - (self.c if self.tau == 0 else self.c * (-self.tau * g).exp())
+
+    def hessian(self, plan: Tensor, g: Tensor) -> Tensor:
+        """Its Hessian (b, k, k), made regular where it is singular without changing the step."""
+        k = plan.shape[1]
+        column = plan.sum(dim=-1)
+        size = column.sum(-1, keepdim=True) / k
+        diagonal = (
+            column + (1e-14 + (self.c <= 0)) * size
+        )  # an empty class has neither residual nor curvature
+        if self.tau != 0:
+            diagonal = diagonal + self.tau * self.c * (-self.tau * g).exp()
+        hessian = torch.diag_embed(diagonal) - plan @ plan.transpose(-1, -2)
+        # with masses held exactly, moving all shifts alike changes nothing, and the residual has no part along it
+        return hessian if self.tau != 0 else hessian + (size / k)[..., None]
+
+    def sweep(self, g: Tensor) -> Tensor:
+        """One sweep of the scaling iteration in the log domain; it never increases the function."""
+        log_plan = torch.log_softmax(self.a + g[..., None], dim=1)
+        if self.rows is not None:
+            log_plan = log_plan.masked_fill(~self.rows, -float("inf"))
+        wanted = torch.where(self.c > 0, self.c, torch.ones_like(self.c)).log()
+        new = (wanted - torch.logsumexp(log_plan, dim=-1) + g) / (1.0 + self.tau)
+        new = torch.where(self.c > 0, new, g)
+        return new - new.mean(dim=-1, keepdim=True) if self.tau == 0 else new
+
+
+def _newton(problem: _Problem, g: Tensor, tol: float, max_iter: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Damped Newton, each task for itself; finished tasks leave the working set."""
     out_g = g.clone()
+    out_plan = torch.empty_like(problem.a)
     out_count = torch.zeros(len(g), dtype=torch.int64, device=g.device)
     out_error = torch.zeros(len(g), dtype=g.dtype, device=g.device)
-    if not (c > 0).all():  # an empty class stays out of every sum
-        a = torch.where((c > 0)[:, None, :], a, torch.full_like(a, -1e300))
     live = torch.arange(len(g), device=g.device)
-    value, plan = _evaluate(a, c, g, tau, rows)
+    plan = problem.plan(g)
+    residual = problem.residual(plan, g)
+    error = residual.abs().amax(dim=-1)
     for step in range(max_iter + 1):
-        residual = plan.sum(dim=1) - (c if tau == 0 else c * (-tau * g).exp())
-        error = residual.abs().amax(dim=-1)
-        done = error <= tol
-        if step == max_iter:
-            done = torch.ones_like(done)
+        done = error <= tol if step < max_iter else torch.ones_like(error, dtype=torch.bool)
         if bool(done.any()):
-            finished = live[done]
-            out_g[finished], out_count[finished], out_error[finished] = g[done], step, error[done]
-            keep = ~done
-            if not bool(keep.any()):
+            at = live[done]
+            out_g[at], out_plan[at], out_error[at], out_count[at] = g[done], plan[done], error[done], step
+            keep = (~done).nonzero()[:, 0]
+            if len(keep) == 0:
                 break
-            live, a, c, g, value, plan, residual = (
-                part[keep] for part in (live, a, c, g, value, plan, residual)
-            )
-            rows = None if rows is None else rows[keep]
-        g, value, plan = _step(a, c, g, tau, rows, value, plan, residual)
-    return out_g, out_count, out_error
+            live, g, plan, residual, error = live[keep], g[keep], plan[keep], residual[keep], error[keep]
+            problem = problem.part(keep)
+        direction = -torch.linalg.solve(problem.hessian(plan, g), residual[..., None])[..., 0]
+        new_g = g + direction
+        plan = problem.plan(new_g)
+        new_residual = problem.residual(plan, new_g)
+        new_error = new_residual.abs().amax(dim=-1)
+        poor = (~(new_error <= _SUFFICIENT * error)).nonzero()[:, 0]
+        if len(poor) > 0:
+            part = problem.part(poor)
+            new_g[poor] = _cautious(part, g[poor], direction[poor])
+            plan[poor] = part.plan(new_g[poor])
+            new_residual[poor] = part.residual(plan[poor], new_g[poor])
+            new_error[poor] = new_residual[poor].abs().amax(dim=-1)
+        g, residual, error = new_g, new_residual, new_error
+    return out_g, out_plan, out_count, out_error
 
 
-def _step(
-    a: Tensor,
-    c: Tensor,
-    g: Tensor,
-    tau: float,
-    rows: Tensor | None,
-    value: Tensor,
-    plan: Tensor,
-    residual: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    direction = -torch.linalg.solve(_hessian(plan, c, g, tau), residual[..., None])[..., 0]
-    slope = (direction * residual).sum(-1)
-    slack = 1e-14 * value.abs()  # below this, differences of the function are rounding
-    new_g = g + direction
-    new_value, new_plan = _evaluate(a, c, new_g, tau, rows)
-    bad = ~(new_value <= value + _SUFFICIENT * slope + slack)
-    if bool(bad.any()):
-        # Far from the answer the plan is nearly 0/1, the Hessian nearly zero and its step useless. There a
-        # scaling sweep, g += log(c / colsum), goes the right distance at once; near the answer a shorter
-        # Newton step will do.
-        index = bad.nonzero()[:, 0]
-        part = (a[index], c[index], g[index], tau, None if rows is None else rows[index])
-        best_g, best_value, best_plan = _sweep(*part)
-        for length in _SHORTER:
-            trial = part[2] + length * direction[index]
-            trial_value, trial_plan = _evaluate(part[0], part[1], trial, tau, part[4])
-            better = trial_value < best_value
-            best_g = torch.where(better[:, None], trial, best_g)
-            best_plan = torch.where(better[:, None, None], trial_plan, best_plan)
-            best_value = torch.where(better, trial_value, best_value)
-        new_g, new_value, new_plan = new_g.clone(), new_value.clone(), new_plan.clone()
-        new_g[index], new_value[index], new_plan[index] = best_g, best_value, best_plan
-    return new_g, new_value, new_plan
+def _cautious(problem: _Problem, g: Tensor, direction: Tensor) -> Tensor:
+    """The best of a scaling sweep and shortened Newton steps, by the convex function.
 
-
-def _sweep(a: Tensor, c: Tensor, g: Tensor, tau: float, rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """One sweep of the scaling iteration in the log domain; it never increases the function."""
-    shifted = a + g[:, None, :]
-    log_plan = torch.log_softmax(shifted, dim=-1)
-    if rows is not None:
-        log_plan = log_plan.masked_fill(~rows[:, :, None], -float("inf"))
-    log_sum = torch.logsumexp(log_plan, dim=1)
-    positive = torch.where(c > 0, c, torch.ones_like(c))
-    # κ (log c - log colsum + g), κ = 1/(1 + τ)
-    new = (positive.log() - log_sum + g) / (1.0 + tau)
-    new = torch.where(c > 0, new, g)
-    if tau == 0:
-        new = new - new.mean(dim=-1, keepdim=True)
-    return (new, *_evaluate(a, c, new, tau, rows))
-
-
-def _evaluate(a: Tensor, c: Tensor, g: Tensor, tau: float, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The convex function and the plan at ``g``, with one exponential an entry."""
-    shifted = a + g[:, None, :]
-    top = shifted.amax(dim=-1, keepdim=True)
-    weights = (shifted - top).exp_()
-    total = weights.sum(dim=-1, keepdim=True)
-    height = (top + total.log())[..., 0]
-    plan = weights.div_(total)
-    if rows is not None:
-        plan = plan * rows[:, :, None]
-        height = torch.where(rows, height, torch.zeros_like(height))
-    pull = (c * g).sum(-1).neg() if tau == 0 else (c * torch.expm1(-tau * g)).sum(-1) / tau
-    return height.sum(-1) + pull, plan
-
-
-def _hessian(plan: Tensor, c: Tensor, g: Tensor, tau: float) -> Tensor:
-    """Hessian of the convex function, made regular where it is singular without changing the step."""
-    k = plan.shape[-1]
-    column = plan.sum(dim=1)
-    hessian = torch.diag_embed(column) - plan.transpose(-1, -2) @ plan
-    size = column.sum(-1) / k
-    if tau == 0:  # moving all shifts alike changes nothing, and the residual has no part along it
-        hessian = hessian + (size / k)[:, None, None]
-    else:
-        hessian = hessian + torch.diag_embed(tau * c * (-tau * g).exp())
-    ridge = (
-        1e-14 * size[:, None] + (c <= 0) * size[:, None]
-    )  # an empty class has neither residual nor curvature
-    return hessian + torch.diag_embed(ridge)
+    Far from the answer the plan is nearly 0/1, the Hessian nearly zero and its step useless; there a scaling sweep,
+    ``g += log(c / colsum)``, goes the right distance at once.
+    """
+    best = problem.sweep(g)
+    value = problem.value(best)
+    for length in _SHORTER:
+        trial = g + length * direction
+        trial_value = problem.value(trial)
+        better = trial_value < value
+        best = torch.where(better[:, None], trial, best)
+        value = torch.where(better, trial_value, value)
+    return best

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from bpa._errors import ArgumentError, ShapeError
 from bpa.hosts._contract import Identity, SetTransform
-from bpa.hosts.fewshot._sets import Prediction, TaskSet, join, transformed
-from bpa.hosts.fewshot._transport import Assignment, assign
+from bpa.hosts.fewshot._sets import GramTransform, Prediction, TaskSet, join, transformed
+from bpa.hosts.fewshot._transport import Assignment, solve
 from bpa.records import Episode
 
 _IDENTITY = Identity()
@@ -167,11 +167,15 @@ def ptmap(
         prior_step=prior_step,
         relaxation=relaxation,
     )
-    x = _normalised(_powered(task.x, power, nonneg), task, centre)
-    z = transformed(transform, x, task.mask)
-    if renormalize and not isinstance(transform, Identity):
-        z = _normalised(z, task, centre)
-    return _loop(z, task, prior, relaxation, prior_step, epochs, step, sharpness, tol, max_iter)
+    rows = powered(task.x, power=power, nonneg=nonneg)
+    if task.x.shape[-1] > task.x.shape[-2] and isinstance(transform, Identity | GramTransform):
+        found = _from_gram(rows, task, transform, centre, renormalize)
+    else:
+        z = transformed(transform, _normalised(rows, task, centre), task.mask)
+        if renormalize and not isinstance(transform, Identity):
+            z = _normalised(z, task, centre)
+        found = _Rows.of(z)
+    return _loop(found, task, prior, relaxation, prior_step, epochs, step, sharpness, tol, max_iter)
 
 
 class PTMap(torch.nn.Module):
@@ -215,7 +219,7 @@ class PTMap(torch.nn.Module):
 
 
 def _loop(
-    z: Tensor,
+    z: _Rows,
     task: TaskSet,
     prior: str | Tensor,
     relaxation: float,
@@ -226,53 +230,120 @@ def _loop(
     tol: float,
     max_iter: int,
 ) -> PTMapPrediction:
-    onehot, n_support = task.support_onehot, task.n_support
-    k, query_mask = onehot.shape[-1], task.query_mask
-    # A centre is a combination of rows, μ = A z, so the loop needs inner products between rows and nothing
-    # else.
-    gram = z @ z.transpose(-1, -2) if z.shape[-1] > z.shape[-2] else None
-    squares = (z * z).sum(-1)
-    weights = onehot.transpose(-1, -2) / onehot.sum(dim=-2)[..., None]  # (..., k, L): the support means
-    weights = torch.nn.functional.pad(weights, (0, z.shape[-2] - n_support))  # (..., k, n)
-    mass = _class_mass(prior, task, k, z)
+    batch = task.x.shape[:-2]
+    n_support, k = task.n_support, task.support_onehot.shape[-1]
+    n_query = task.x.shape[-2] - n_support
+    # Classes in rows and items in columns from here on, and one leading dimension.
+    known = task.support_onehot.transpose(-1, -2).reshape(-1, k, n_support)
+    there = None if task.query_mask is None else task.query_mask.expand(*batch, n_query).reshape(-1, n_query)
+    mass = _class_mass(prior, task, k).reshape(-1, k)
     tau = float("inf") if relaxation == 0 else 1.0 / (sharpness * relaxation)
-    shift: Tensor | None = None
-    count = torch.zeros(z.shape[:-2], dtype=torch.int64, device=z.device)
+    # A centre is a combination of rows, μ = A z; this is A, and it starts at the support means.
+    weights = torch.nn.functional.pad(known / known.sum(dim=-1, keepdim=True), (0, n_query))
+    start: Tensor | None = None
+    count = torch.zeros(len(known), dtype=torch.int64, device=known.device)
     for epoch in range(epochs + 1):
-        logits = -sharpness * _query_distances(z, gram, squares, weights, n_support)
+        products, lengths = z.products(weights)
+        # -λ D up to |z_i|², which is the same for all classes and cancels in every row of the plan
+        logits = sharpness * (2.0 * products[..., n_support:] - lengths[..., None])
         if isinstance(prior, str) and prior == "estimate":
-            mass = (1.0 - prior_step) * mass + prior_step * _soft_counts(logits, query_mask)
-        found = assign(logits, mass, relaxation=tau, mask=query_mask, start=shift, tol=tol, max_iter=max_iter)
-        count, shift = count + found.n_iter, found.shift
+            soft = torch.softmax(logits, dim=1)
+            soft = soft if there is None else soft * there[:, None]
+            mass = (1.0 - prior_step) * mass + prior_step * soft.sum(dim=-1)
+        found = solve(logits, mass, relaxation=tau, rows=there, start=start, tol=tol, max_iter=max_iter)
+        count, start = count + found.n_iter, found.shift.detach()
         if epoch == epochs:
             break
-        plan = found.log_plan.exp()
-        if query_mask is not None:
-            plan = plan * query_mask[..., None]
-        assigned = torch.cat([onehot, plan], dim=-2)  # labelled rows keep their labels
-        means = assigned.transpose(-1, -2) / assigned.sum(dim=-2)[..., None]
-        weights = weights + step * (means - weights)
-    scores = found.log_plan if query_mask is None else found.log_plan.masked_fill(~query_mask[..., None], 0.0)
-    return PTMapPrediction(scores, mass.detach(), found, count)
+        assigned = torch.cat([known, found.plan], dim=-1)  # labelled rows keep their labels
+        weights = weights + step * (assigned / assigned.sum(dim=-1, keepdim=True) - weights)
+    last = found.shaped(batch)
+    scores = last.log_plan
+    if task.query_mask is not None:
+        scores = scores.masked_fill(~task.query_mask[..., None], 0.0)
+    return PTMapPrediction(scores, mass.detach().reshape(*batch, k), last, count.reshape(batch))
 
 
-def _query_distances(
-    z: Tensor, gram: Tensor | None, squares: Tensor, weights: Tensor, n_support: int
-) -> Tensor:
-    """Squared distances (..., Q, k) of query rows to the centres ``weights @ z``."""
-    if gram is None:
-        centres = weights @ z
-        inner = z[..., n_support:, :] @ centres.transpose(-1, -2)
-        lengths = (centres * centres).sum(-1)
-    else:
-        products = gram @ weights.transpose(-1, -2)  # (..., n, k)
-        inner = products[..., n_support:, :]
-        lengths = (weights * products.transpose(-1, -2)).sum(-1)
-    return squares[..., n_support:, None] - 2.0 * inner + lengths[..., None, :]
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The rows of each task, or their inner products where those are the smaller array."""
+
+    values: Tensor  # (b, n, w), or (b, n, n) inner products
+    is_gram: bool
+
+    @classmethod
+    def of(cls, z: Tensor) -> _Rows:
+        """Rows (..., n, w) of any leading shape."""
+        flat = z.reshape(-1, *z.shape[-2:])
+        return cls(flat @ flat.transpose(-1, -2), True) if z.shape[-1] > z.shape[-2] else cls(flat, False)
+
+    def products(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Inner products (b, k, n) of the combinations ``weights @ z`` with all rows, and their squared lengths."""
+        if self.is_gram:
+            products = weights @ self.values
+            return products, (weights * products).sum(dim=-1)
+        centres = weights @ self.values
+        return centres @ self.values.transpose(-1, -2), (centres * centres).sum(dim=-1)
 
 
-def _powered(x: Tensor, power: float, nonneg: str) -> Tensor:
-    """Step 1: make the distribution of each feature less skewed."""
+def _from_gram(rows: Tensor, task: TaskSet, transform: SetTransform, centre: str, renormalize: bool) -> _Rows:
+    """The same steps on inner products: one pass over the features, whatever their width."""
+    gram = _normalised_gram(rows @ rows.transpose(-1, -2), task, centre)
+    if isinstance(transform, GramTransform):
+        with torch.autocast(device_type=gram.device.type, enabled=False):
+            z = transform.from_cosines(gram, mask=task.mask)
+        if task.mask is not None:
+            z = torch.where(task.mask[..., None], z, torch.zeros_like(z))
+        if not renormalize:
+            return _Rows.of(z)
+        gram = _normalised_gram(z @ z.transpose(-1, -2), task, centre)
+    return _Rows(gram.reshape(-1, *gram.shape[-2:]), True)
+
+
+def _normalised_gram(gram: Tensor, task: TaskSet, centre: str) -> Tensor:
+    """`_normalised`, on the inner products of the rows."""
+    gram = _unit_gram(gram)
+    if centre == "off":
+        return gram
+    # rows minus the mean row of their half, on both sides: G - E m - (E m)ᵀ with E the halves (n, 2)
+    n_support, n = task.n_support, gram.shape[-1]
+    halves = torch.zeros(n, 2, dtype=gram.dtype, device=gram.device)
+    halves[:n_support, 0] = halves[n_support:, 1] = 1.0
+    if task.mask is not None:
+        halves = halves * task.mask[..., None]
+    share = (halves / halves.sum(dim=-2, keepdim=True).clamp_min(1.0)).transpose(-1, -2)  # (..., 2, n)
+    means = share @ gram
+    among = means @ share.transpose(-1, -2)
+    shift = halves @ (means - 0.5 * among @ halves.transpose(-1, -2))
+    return _unit_gram(gram - shift - shift.transpose(-1, -2))
+
+
+def _unit_gram(gram: Tensor) -> Tensor:
+    """Cosines of rows with these inner products; a row of no length, up to rounding, becomes zero."""
+    squares = gram.diagonal(dim1=-2, dim2=-1)
+    tiny = 64 * torch.finfo(gram.dtype).eps * squares.detach().amax(dim=-1, keepdim=True)
+    real = squares > tiny
+    inverse = torch.where(real, squares, torch.ones_like(squares)).rsqrt() * real
+    return gram * inverse[..., :, None] * inverse[..., None, :]
+
+
+def powered(x: Tensor, *, power: float = 0.5, nonneg: str = "relu") -> Tensor:
+    """Make the distribution of each feature less skewed: the first step of `ptmap`, entry by entry.
+
+    A whole feature file can be taken through it once; `ptmap` with ``nonneg="off"`` then leaves it out.
+
+    Parameters
+    ----------
+    x : Tensor, any shape
+        Features.
+    power : float
+        The exponent β.
+    nonneg : {"relu", "error", "signed", "off"}
+        What to do about negative entries; see `ptmap`.
+
+    Returns
+    -------
+    Tensor, the shape of ``x``
+    """
     if nonneg == "off":
         return x
     if nonneg == "signed":
@@ -314,10 +385,10 @@ def _normalised(x: Tensor, task: TaskSet, centre: str) -> Tensor:
     return torch.nn.functional.normalize(torch.cat(halves, dim=-2), dim=-1, eps=1e-12)
 
 
-def _class_mass(prior: str | Tensor, task: TaskSet, k: int, z: Tensor) -> Tensor:
+def _class_mass(prior: str | Tensor, task: TaskSet, k: int) -> Tensor:
     """Queries expected per class, shape (..., k), summing to the number of queries."""
+    z, batch = task.x, task.x.shape[:-2]
     n_query = z.shape[-2] - task.n_support
-    batch = z.shape[:-2]
     total = (
         torch.full((*batch, 1), float(n_query), dtype=z.dtype, device=z.device)
         if task.query_mask is None
@@ -335,13 +406,6 @@ def _class_mass(prior: str | Tensor, task: TaskSet, k: int, z: Tensor) -> Tensor
     if not bool(torch.isfinite(given).all() & (given >= 0).all() & (given.sum(-1) > 0).all()):
         raise ArgumentError("The 'prior' of ptmap must be finite and non-negative, with a positive sum.")
     return (total * given / given.sum(-1, keepdim=True)).expand(*batch, k)
-
-
-def _soft_counts(logits: Tensor, query_mask: Tensor | None) -> Tensor:
-    soft = torch.softmax(logits, dim=-1)
-    if query_mask is not None:
-        soft = soft * query_mask[..., None]
-    return soft.sum(dim=-2)
 
 
 def _check(
