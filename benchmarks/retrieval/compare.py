@@ -22,6 +22,7 @@ from bpa.hosts.retrieval.baselines import BASELINES
 from bpa.records import RunRecord
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "retrieval" / "compare"
+JOURNAL = Path(__file__).resolve().parents[2] / "out" / "retrieval-compare"  # values of every query stay here
 NAMES = ("stereo-centred", "stereo-raw", *sets.DRAWN)
 CONFIG = RetrievalConfig(
     transforms=("centred", "bpa"),
@@ -68,7 +69,7 @@ def task_of(name: str):
     features = sets.stored(name)
     if features is None:
         return None
-    _, identities, each = sets.DRAWN[name]
+    _, identities, each = sets.DRAWN[name.removesuffix("-centred")]
     return replace(draw_identities(features, identities, each=each, seed=0), source=name)
 
 
@@ -82,7 +83,7 @@ if __name__ == "__main__":
         if task is None:
             print(f"{name}: not here, skipped")
             continue
-        store = Memory(OUT / "journal" / f"{name}.jsonl")
+        store = Memory(JOURNAL / f"{name}.jsonl")
         records = run_retrieval(task, CONFIG, store=store)
         records += [r for r in run_retrieval(task, SMALL, store=store) if r.config["rerank"]]
         for number, record in enumerate(records):

@@ -32,7 +32,7 @@ def run(name: str, comparisons: list, seeds: range) -> list:
             if features is None:
                 print(f"{name}: not here, skipped")
                 return []
-            _, identities, each = sets.DRAWN[name]
+            _, identities, each = sets.DRAWN[name.removesuffix("-centred")]
             extra |= {"identities": identities, "each": each}
         options = StudyOptions(seed=seed, repeats=1, out=OUT / name, extra=extra)
         records += study_rows(features, options).records

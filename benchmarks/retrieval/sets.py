@@ -16,10 +16,10 @@ DATA = Path(os.environ.get("BPA_DATA", Path(__file__).resolve().parents[3] / "sh
 # name: (file, identities a draw, items of each)
 DRAWN = {
     "emoji": ("emoji_vendors_mnv2.npz", 300, None),
-    "sketches": ("sketches_mnv2.npz", 100, 20),
-    "mnist": ("mnist_mnv2.npz", 10, 200),
-    "cifar10": ("cifar10_efflite0.npz", 10, 200),
-    "news20": ("news20_minilm.npz", 20, 100),
+    "sketches": ("sketches_mnv2.npz", 75, 20),
+    "mnist": ("mnist_mnv2.npz", 10, 150),
+    "cifar10": ("cifar10_efflite0.npz", 10, 150),
+    "news20": ("news20_minilm.npz", 20, 75),
 }
 
 
@@ -38,9 +38,12 @@ def stereo(seed: int, *, centre: bool, step: int = 24) -> FeatureSet:
 
 
 def stored(name: str) -> FeatureSet | None:
-    """One of the stored sets, by name."""
-    path = DATA / DRAWN[name][0]
+    """One of the stored sets, by name; with ``-centred``, unit rows minus their mean."""
+    path = DATA / DRAWN[name.removesuffix("-centred")][0]
     if not path.exists():
         return None
     found = read_features(path)
+    if name.endswith("-centred"):
+        unit = found.features / np.maximum(np.linalg.norm(found.features, axis=1, keepdims=True), 1e-12)
+        found = replace(found, features=centred(unit).astype(np.float32))
     return replace(found, source=name)
