@@ -38,8 +38,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "extract": FOUNDATION,
     "report": FOUNDATION,
     "estimator": TRANSFORM,
-    "experiments": TRANSFORM | {"hosts", "data", "extract", "estimator", "report", "experiments"},
-    "cli": TRANSFORM | {"hosts", "data", "extract", "estimator", "report", "experiments", "cli"},
+    "clusterer": TRANSFORM | {"estimator"},
+    "experiments": TRANSFORM
+    | {"hosts", "data", "extract", "estimator", "clusterer", "report", "experiments"},
+    "cli": TRANSFORM | {"hosts", "data", "extract", "estimator", "clusterer", "report", "experiments", "cli"},
 }
 """Room → rooms it may import from. What is not named here belongs to the transform."""
 
@@ -82,7 +84,8 @@ def imported(path: Path) -> set[tuple[str, ...]]:
 
 
 def rooms_of(path: Path) -> set[str]:
-    """Return the rooms a file looks at; what a host asks of a transform is a contract, and part of the foundation."""
+    """Return the rooms a file looks at; what a host asks of a transform is a contract, and part of the
+    foundation."""
     return {target[0] for target in imported(path) if target and target[:2] != ("hosts", "_contract")}
 
 

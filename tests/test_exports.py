@@ -26,6 +26,7 @@ PACKAGES = [
             "sparse",
             "diagnostics",
             "estimator",
+            "clusterer",
         )
         if importlib.util.find_spec(f"bpa.{name}") is not None
     ),
@@ -92,6 +93,6 @@ print("all")
 
 
 def core_modules() -> list[str]:
-    """Every module but the estimator, the command line and what draws."""
+    """Every module but the estimators, the command line and what draws."""
     found = [m.name for m in pkgutil.walk_packages(bpa.__path__, "bpa.")]
-    return [name for name in found if name.split(".")[1] not in {"estimator", "cli"}]
+    return [name for name in found if name.split(".")[1] not in {"estimator", "clusterer", "cli"}]
