@@ -17,7 +17,7 @@ so that, with :math:`A_i` row i of the symmetrised plan minus its mean, off the 
 
 All rows have the same length; their squared distance is, up to a factor, one minus the correlation of two
 neighbourhood profiles (third parties) minus 2 s times the affinity of the pair itself (directly). Where the set shows
-no neighbourhoods, A fades into the centred cosines and s rises: the transform steps aside.
+no neighbourhoods, A fades into the centred cosines: the transform steps aside.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ._checks import check_features, check_finite, check_mask
+from ._checks import check_features, check_finite, check_mask, is_tracing
 from .cost import unit_rows
 from .solvers import SolverSettings, solve
 
 __all__ = [
+    "BOUNDS",
     "AutoReg",
     "Weight",
     "centred_cosines",
@@ -44,13 +45,15 @@ __all__ = [
 
 LEAST_REG, MOST_REG = 0.08, 0.4
 """The choice for small sets stays between these, in units of the centred cosine cost."""
+BOUNDS = (-2 / LEAST_REG, 0.0)
+"""Of log K."""
 _SHARE = 0.35
 """Small sets: the sharpest plan whose strongest partner holds this share of a row, on average."""
 _LARGE_REG = 0.15
 """Large sets: a row rests on many partners at any reg; what is left is one number."""
 _SMALL, _LARGE = 200, 1000
 """Items below the first make a small set, from the second on a large one; log-linear between."""
-_NO_EVIDENCE, _FULL_EVIDENCE = 0.45, 0.65
+_NO_EVIDENCE, _FULL_EVIDENCE = 0.45, 0.75
 """Agreement of a plan with its square: below the first no neighbourhoods, above the second no doubt."""
 _MOST_SELF = 2.0
 _LANDMARKS = 128
@@ -136,9 +139,20 @@ class Weight:
     mean_cosine: Tensor
     n: Tensor
 
-    def rescale(self, cosines: Tensor) -> Tensor:
-        """Costs (..., n, n) within [0, 2] whose plan at `LEAST_REG` is that of the cosines at ``reg``."""
-        return (1 - cosines).clamp_min(0) * (LEAST_REG / self.reg)[..., None, None]
+    def log_kernel(self, cosines: Tensor, mask: Tensor | None) -> Tensor:
+        """(cos − 1) / reg within `BOUNDS`, −∞ at the item itself and at what does not exist.
+
+        An item without a partner is given itself, and nobody else, to match.
+        """
+        log_kernel = (cosines - 1) / self.reg[..., None, None]
+        n = cosines.shape[-1]
+        if mask is None:
+            return _with_diagonal(log_kernel, -math.inf if n > 1 else 0.0)
+        own = torch.eye(n, dtype=torch.bool, device=cosines.device)
+        alone = ~mask | (self.n <= 1)[..., None]
+        return log_kernel.masked_fill(~_pairs(cosines, mask), -math.inf).masked_fill(
+            own & alone[..., None], 0.0
+        )
 
 
 def choose_reg(x: Tensor, *, mask: Tensor | None = None) -> AutoReg:
@@ -176,12 +190,8 @@ def choose_reg(x: Tensor, *, mask: Tensor | None = None) -> AutoReg:
         values = x if x.dtype is torch.float64 else x.float()
         cosines, mean = centred_cosines(values, mask, function="choose_reg")
         weight = weigh(cosines, mean, mask)
-        log_kernel = (weight.rescale(cosines) / -LEAST_REG).masked_fill(~_pairs(cosines, mask), -math.inf)
-        alone = (weight.n <= 1)[..., None] if mask is None else ~mask | (weight.n <= 1)[..., None]
-        own = torch.eye(x.shape[-2], dtype=torch.bool, device=x.device)
-        log_kernel = log_kernel.masked_fill(own & alone[..., None], 0.0)
-        settings = SolverSettings(_SWEEPS, bounds=(-2 / LEAST_REG, 0.0), is_symmetric=True)
-        plan = solve(log_kernel, None, None, settings)[0].masked_fill(own, 0.0)
+        settings = SolverSettings(_SWEEPS, bounds=BOUNDS, is_symmetric=True)
+        plan = solve(weight.log_kernel(cosines, mask), None, None, settings)[0]
         return standardise(plan, cosines, weight, diagonal=1.0, mask=mask)[1]
 
 
@@ -194,30 +204,38 @@ def centred_cosines(x: Tensor, mask: Tensor | None, *, function: str) -> tuple[T
     if mask is not None:
         x = torch.where(mask[..., None], x, 0.0)
     gram = x @ x.mT
-    squared = gram.diagonal(dim1=-2, dim2=-1)
+    squared = gram.diagonal(dim1=-2, dim2=-1).clone()
     exists = torch.ones_like(squared, dtype=torch.bool) if mask is None else mask
     looked = squared.detach()
     is_ordinary = (torch.isfinite(looked) & (looked > 1e-24) & (looked < 1e30)) | ~exists
     inverse = torch.where(is_ordinary & exists, torch.where(is_ordinary & exists, squared, 1.0).rsqrt(), 0.0)
-    cosines = gram * inverse[..., :, None] * inverse[..., None, :]
+    cosines = _scaled(gram, inverse)
     n = _count(x, mask)
     rows = cosines.sum(dim=-1) / n[..., None]
     total = rows.sum(dim=-1) / n
-    cosines = cosines - rows[..., :, None] - rows[..., None, :] + total[..., None, None]
+    cosines = cosines - (rows - total[..., None])[..., :, None]
+    cosines -= rows[..., None, :]
     if mask is not None:
         cosines = cosines * (mask[..., :, None] & mask[..., None, :])
-    spread = cosines.diagonal(dim1=-2, dim2=-1)
+    spread = cosines.diagonal(dim1=-2, dim2=-1).clone()
     near = spread.detach() < _CLOSE
     doubtful = ((near & exists) | ~is_ordinary).any(dim=-1)
     inverse = torch.where(near, 0.0, torch.where(near, 1.0, spread).rsqrt())
-    cosines = cosines * inverse[..., :, None] * inverse[..., None, :]
+    cosines = _scaled(cosines, inverse)
     mean = ((n * total.detach() - 1) / (n - 1).clamp_min(1)).clamp(-1, 1)
-    if bool(doubtful.any()):
+    if is_tracing() or bool(doubtful.any()):
         check_finite(x, argument="x", function=function, mask=mask)
         exact, exact_mean = _centred_before(x, mask, n)
         cosines = torch.where(doubtful[..., None, None], exact, cosines)
         mean = torch.where(doubtful, exact_mean, mean)
-    return cosines.clamp(-1, 1), mean
+    return cosines.clamp(-1, 1) if cosines.requires_grad or is_tracing() else cosines.clamp_(-1, 1), mean
+
+
+def _scaled(matrix: Tensor, scale: Tensor) -> Tensor:
+    """Entries (..., n, n) times the scales (..., n) of their row and column; in place where no gradient needs it."""
+    if matrix.requires_grad or is_tracing():
+        return matrix * scale[..., :, None] * scale[..., None, :]
+    return matrix.mul_(scale[..., :, None]).mul_(scale[..., None, :])
 
 
 def _centred_before(x: Tensor, mask: Tensor | None, n: Tensor) -> tuple[Tensor, Tensor]:
@@ -261,7 +279,7 @@ def weigh(cosines: Tensor, mean_cosine: Tensor, mask: Tensor | None) -> Weight:
     if mask is None and cosines.shape[-1] >= _LARGE:
         reg, share = torch.full_like(n, _LARGE_REG), torch.full_like(n, math.nan)
     else:
-        small_reg, share = _sharpest(cosines, _pairs(cosines, mask), n)
+        small_reg, share = _sharpest(cosines, _pairs(cosines, mask), n, mask)
         reg = (small_reg.log() * (1 - largeness) + math.log(_LARGE_REG) * largeness).exp()
         share = share.masked_fill(largeness >= 1, math.nan)
     return Weight(reg, share, largeness, mean_cosine.detach(), n)
@@ -277,47 +295,69 @@ def standardise(
     n, largeness = weight.n, weight.largeness
     pairs = _pairs(plan, mask)
     partners = (n - 1).clamp_min(1)[..., None, None]
-    profile = _unit_profile((plan + plan.mT).sub(2 / partners).masked_fill(~pairs, 0.0) / 2, n)
+    twice = plan + plan.mT
+    twice -= 2 / partners
+    profile = _unit_profile(_only_pairs(twice, pairs, mask), n)
+    profile = profile * (n > 3)[..., None, None]  # up to three items a balanced plan is uniform
     agreement = torch.full_like(n, math.nan)
     evidence = torch.ones_like(n)
     if mask is not None or plan.shape[-1] < _LARGE:
         agreement = _agreement(profile.detach(), pairs, n, mask).masked_fill(largeness >= 1, math.nan)
         seen = ((agreement - _NO_EVIDENCE) / (_FULL_EVIDENCE - _NO_EVIDENCE)).clamp(0, 1)
         evidence = (1 - (1 - seen) * (1 - largeness)).nan_to_num(1.0).masked_fill(n < 4, 1.0)
-        if bool((evidence < 1).any()):
-            linear = cosines.masked_fill(~pairs, 0.0)
-            linear = (linear - linear.sum(dim=-1, keepdim=True) / partners).masked_fill(~pairs, 0.0)
+        if is_tracing() or bool((evidence < 1).any()):
+            linear = _only_pairs(cosines * 1, pairs, mask)
+            linear = _only_pairs(linear - linear.sum(dim=-1, keepdim=True) / partners, pairs, mask)
             share = evidence[..., None, None]
             mixed = _unit_profile(share * profile + (1 - share) * _unit_profile(linear, n), n)
             profile = torch.where(share < 1, mixed, profile)
-    self_weight = 1 + (_MOST_SELF - 1) * torch.maximum(largeness, 1 - evidence)
-    own = torch.eye(plan.shape[-1], dtype=torch.bool, device=plan.device)
-    own = own if mask is None else own & mask[..., None]
-    affinity = torch.where(own, diagonal, profile / self_weight[..., None, None])
+    self_weight = 1 + (_MOST_SELF - 1) * largeness
+    affinity = profile / self_weight[..., None, None]
+    if mask is None:
+        affinity = _with_diagonal(affinity, diagonal)
+    else:
+        own = torch.eye(plan.shape[-1], dtype=torch.bool, device=plan.device) & mask[..., None]
+        affinity = affinity.masked_fill(own, diagonal)
     chosen = AutoReg(weight.reg, evidence, self_weight, agreement, weight.share, weight.mean_cosine, n.long())
     return affinity, chosen
+
+
+def _with_diagonal(fresh: Tensor, value: float) -> Tensor:
+    """``fresh`` (..., n, n), which nobody else holds, with its diagonal written."""
+    if is_tracing():
+        own = torch.eye(fresh.shape[-1], dtype=torch.bool, device=fresh.device)
+        return fresh.masked_fill(own, value)
+    fresh.diagonal(dim1=-2, dim2=-1).fill_(value)
+    return fresh
+
+
+def _only_pairs(fresh: Tensor, pairs: Tensor, mask: Tensor | None) -> Tensor:
+    """``fresh`` (..., n, n), which nobody else holds, with zeros where no pair is."""
+    return _with_diagonal(fresh, 0.0) if mask is None else fresh.masked_fill(~pairs, 0.0)
 
 
 def _unit_profile(rows: Tensor, n: Tensor) -> Tensor:
     """Rows at length one; rows that are nothing but rounding (of entries near 1/n) fade to zero."""
     rounding = 64 * torch.finfo(rows.dtype).eps / n.clamp_min(2).sqrt()[..., None, None]
-    return rows * (rows.square().sum(dim=-1, keepdim=True) + rounding.square()).rsqrt()
+    length: Tensor = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    return rows * (length.square() + rounding.square()).rsqrt()
 
 
-def _sharpest(cosines: Tensor, pairs: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+def _sharpest(cosines: Tensor, pairs: Tensor, n: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """The reg (...) at which the strongest partner holds `_SHARE` of a row, within bounds, and its share there.
 
     With k = exp((cos − max)/reg) and p = k / Σk, the row p − 1/(n−1) has the squared length Σk²/(Σk)² − 1/(n−1),
     and Σk² at reg is Σk at reg/2: one exponential and repeated squaring serve a whole ladder of reg.
     """
-    kernel = cosines.masked_fill(~pairs, -math.inf)
+    kernel = _with_diagonal(cosines.clone(), -math.inf)
+    kernel = kernel if mask is None else kernel.masked_fill(~pairs, -math.inf)
     top = kernel.amax(dim=-1, keepdim=True).clamp_min(-1)
     kernel = kernel.sub_(top).mul_(1 / MOST_REG).exp_()
     uniform = 1 / (n - 1).clamp_min(1)[..., None]
     ladder, shares = [], []
     reg, mass = MOST_REG, kernel.sum(dim=-1)
     while reg > LEAST_REG / 2:
-        squares = kernel.square_().sum(dim=-1)
+        squares = kernel.mul_(kernel).sum(dim=-1)
         inverse = torch.where(mass > 0, 1 / mass.clamp_min(1), 0.0)
         length = squares * inverse.square() - uniform
         real = length > 1e-9
@@ -349,19 +389,25 @@ def _agreement(profile: Tensor, pairs: Tensor, n: Tensor, mask: Tensor | None) -
         index = picked[..., None].expand(*picked.shape, size)
         rows = profile.gather(-2, index)
         allowed = pairs.expand(profile.shape).gather(-2, index)
-    return _correlation(rows, rows @ profile, allowed)
+    squared = rows @ profile
+    if mask is None and size <= _LANDMARKS:
+        squared = _with_diagonal(squared, 0.0)
+    else:
+        squared = squared.masked_fill(~allowed, 0.0)
+    return _correlation(rows, squared, allowed)
 
 
 def _correlation(a: Tensor, b: Tensor, allowed: Tensor) -> Tensor:
-    """Correlation (...) of a, zero where not allowed, and b over the allowed entries of the last two dimensions."""
+    """Correlation (...) of a and b, zero where not allowed, over the allowed entries of the last two dimensions."""
     both = (-2, -1)
     count = allowed.sum(dim=both).clamp_min(1)
-    b = b.masked_fill(~allowed, 0.0)
     mean_a, mean_b = a.sum(dim=both) / count, b.sum(dim=both) / count
-    joint = (a * b).sum(dim=both) / count - mean_a * mean_b
-    of_a = a.square().sum(dim=both) / count - mean_a.square()
-    of_b = b.square().sum(dim=both) / count - mean_b.square()
-    return joint / (of_a.clamp_min(0) * of_b.clamp_min(0)).sqrt().clamp_min(1e-12)
+    flat_a, flat_b = a.flatten(-2), b.flatten(-2)
+    joint = torch.linalg.vecdot(flat_a, flat_b) / count - mean_a * mean_b
+    of_a = torch.linalg.vecdot(flat_a, flat_a) / count - mean_a.square()
+    of_b = torch.linalg.vecdot(flat_b, flat_b) / count - mean_b.square()
+    correlation: Tensor = joint / (of_a.clamp_min(0) * of_b.clamp_min(0)).sqrt().clamp_min(1e-12)
+    return correlation
 
 
 def _count(like: Tensor, mask: Tensor | None) -> Tensor:

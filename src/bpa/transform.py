@@ -14,6 +14,7 @@ with u and v from a few Sinkhorn sweeps towards rows and columns that sum to one
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ from ._checks import (
 )
 from ._errors import ArgumentError, ConvergenceWarning, DTypeError, ShapeError
 from ._fused import fused_affinities, is_fusible
-from .auto import LEAST_REG, centred_cosines, centred_cosines_of_cost, standardise, weigh
+from .auto import BOUNDS, LEAST_REG, centred_cosines, centred_cosines_of_cost, standardise, weigh
 from .cost import cosine_cost, sqeuclidean_cost
 from .records import Balance
 from .solvers import SolverSettings, assign, solve
@@ -46,6 +47,8 @@ Cost = Literal["cosine", "sqeuclidean", "precomputed"] | Callable[[Tensor], Tens
 Solver = Literal["alternating", "symmetric"]
 Reg = float | Literal["auto"]
 
+_CHUNK_BYTES = 1 << 20
+"""Room for the affinities of one chunk of small sets, where sets choose their own weight."""
 _DEFAULT_SWEEPS = 5
 _DEFAULT_PRODUCTS = 300
 _DEFAULT_TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-6}
@@ -465,16 +468,33 @@ def _affinities(x: Tensor, options: _Options, mask: Tensor | None, support_label
 
 
 def _auto_affinities(x: Tensor, options: _Options, mask: Tensor | None, labels: Tensor | None) -> Tensor:
-    """W with an entropy weight chosen for each set."""
+    """W with an entropy weight chosen for each set; many small sets go through in chunks that stay in the cache."""
+    lead, n = x.shape[:-2], x.shape[-2]
+    count = math.prod(lead)
+    at_once = max(1, _CHUNK_BYTES // (n * n * x.element_size()))
+    if count <= at_once or is_tracing():
+        affinity = _auto_affinities_of(x, options, mask)
+    else:
+        sets = torch.split(x.reshape(count, *x.shape[-2:]), at_once)
+        masks = [None] * len(sets) if mask is None else torch.split(mask.reshape(count, n), at_once)
+        parts = [_auto_affinities_of(part, options, kept) for part, kept in zip(sets, masks, strict=True)]
+        affinity = torch.cat(parts).view(*lead, n, n)
+    return affinity if labels is None else _clamp_known(affinity, labels)
+
+
+def _auto_affinities_of(x: Tensor, options: _Options, mask: Tensor | None) -> Tensor:
     if options.cost == "cosine":
         cosines, mean = centred_cosines(x, mask, function=options.function)
     else:
         cosines, mean = centred_cosines_of_cost(_costs(x, options, mask), mask)
     weight = weigh(cosines, mean, mask)
-    # The plan at the weight of each set is the plan of rescaled costs at one weight; they stay within [0, 2].
-    plan = _balance(weight.rescale(cosines), replace(options, cost="cosine"), mask).plan
-    affinity, _ = standardise(plan, cosines, weight, diagonal=options.diagonal, mask=mask)
-    return affinity if labels is None else _clamp_known(affinity, labels)
+    settings = replace(options, cost="cosine").solver_settings(cosines.dtype, BOUNDS)
+    plan, _, _, _, error = solve(weight.log_kernel(cosines, mask), None, None, settings)
+    if settings.n_iter is None and not is_tracing():
+        converged = error <= settings.tol
+        if not bool(converged.all()):
+            _warn_not_converged(error, converged, settings, options)
+    return standardise(plan, cosines, weight, diagonal=options.diagonal, mask=mask)[0]
 
 
 def _clamp_known(affinity: Tensor, labels: Tensor) -> Tensor:
