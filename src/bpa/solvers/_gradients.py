@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ._conjugate import solve_pair_preconditioned
 from ._sinkhorn import Sweeps
 
 __all__ = ["LogScaledKernel", "ScaledPlan", "alternating_adjoint", "symmetric_adjoint"]
@@ -136,30 +137,18 @@ _MAX_PRODUCTS = 200
 def symmetric_adjoint(plan: Tensor, sums: Tensor) -> Tensor:
     r"""Solve :math:`(\mathrm{diag}(P 1) + P)\, w = a` for ``sums`` a (..., n), the row plus column sums of A.
 
-    The system is singular when the set falls apart into matched pairs or other bipartite pieces; its right-hand side
-    then lies in the range, and the solution of least norm that conjugate gradients find is the one needed.
+    The system is singular where the set falls apart into matched pairs or other bipartite pieces. Its right-hand side
+    then lies in the range, and all solutions give the same gradient: they differ by z with :math:`z_i + z_j = 0`
+    wherever :math:`P_{ij} > 0`.
     """
-    own = plan.sum(dim=-1)
-    precision = torch.finfo(plan.dtype).eps
-    goal = 4 * precision * sums.norm(dim=-1)
-    solution = torch.zeros_like(sums)
-    rest = sums
-    step = rest / own
-    weight = (rest * step).sum(dim=-1)
-    running = rest.norm(dim=-1) > goal
-    for _ in range(_MAX_PRODUCTS):
-        if not bool(running.any()):
-            break
-        image = own * step + (step[..., None, :] @ plan)[..., 0, :]
-        curvature = (step * image).sum(dim=-1)
-        running = running & (curvature > precision**2 * weight)
-        length = torch.where(running, weight / torch.where(running, curvature, 1.0), 0.0)[..., None]
-        solution = solution + length * step
-        rest = rest - length * image
-        running = running & (rest.norm(dim=-1) > goal)
-        preconditioned = rest / own
-        new_weight = (rest * preconditioned).sum(dim=-1)
-        ratio = torch.where(running, new_weight / torch.where(running, weight, 1.0), 0.0)
-        step = preconditioned + ratio[..., None] * step
-        weight = new_weight
-    return solution
+    strength, partner = plan.max(dim=-1)
+    return solve_pair_preconditioned(
+        lambda w: (w[..., None, :] @ plan)[..., 0, :],
+        plan.sum(dim=-1),
+        sums,
+        partner=partner,
+        strength=strength,
+        goal=4 * torch.finfo(plan.dtype).eps * sums.norm(dim=-1),
+        sets=torch.ones_like(sums[..., 0], dtype=torch.bool),
+        max_products=_MAX_PRODUCTS,
+    )

@@ -11,12 +11,12 @@ batch has reached the tolerance by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ._conjugate import solve_pair_preconditioned
 from ._kernel import Kernel, SymmetricKernel
 
 __all__ = ["Sweeps", "SymmetricScaling", "alternate", "symmetrise"]
@@ -80,11 +80,8 @@ def symmetrise(
 
     .. math:: \max_f \; \langle r, f\rangle - \tfrac12 \sum_{ij} e^{f_i} K_{ij} e^{f_j}, \qquad u = e^f,
 
-    whose Newton system :math:`(\mathrm{diag}(s) + P)\, d = r - s`, with P the plan and s its row sums, is solved by
-    conjugate gradients, each step one more product with K. P has an eigenvalue near −1 for every pair of items that
-    match almost only one another, and that is what makes every other method slow on clustered features at small
-    ``reg``. Those pairs are known (each is the other's strongest partner), so their 2 × 2 blocks of the system are
-    inverted exactly as the preconditioner: 15 to 60 products then reach 1e-6 on every kind of set measured.
+    whose Newton system takes one product with K for each step of conjugate gradients (see ``_conjugate``). 15 to 60
+    products in all reach 1e-6 on every kind of set measured; ``benchmarks/convergence`` prints them.
 
     Sets do not influence one another: one that has arrived keeps its value while others go on. Vectors are in the
     number type of ``log_marginal``; products are in the kernel's.
@@ -134,10 +131,11 @@ class _State:
         self.best_error = torch.where(improved, self.error, self.best_error)
         self._retire(self.best_error <= self.tol)
 
-    def spend(self, sets: Tensor) -> None:
-        """Count one product for these sets."""
+    def spend(self, sets: Tensor) -> Tensor:
+        """Count one product for these sets; return the sets that are still active."""
         self.n_iter = self.n_iter + sets
         self._retire(self.n_iter >= self.max_iter)
+        return self.active
 
     def give_up(self, sets: Tensor) -> None:
         """Stop these sets where rounding allows no better point."""
@@ -172,51 +170,17 @@ def _newton_step(state: _State) -> None:
 
 
 def _newton_direction(state: _State, gradient: Tensor) -> Tensor:
-    """Solve (diag(s) + P) d = gradient by preconditioned conjugate gradients, each set to its own tolerance."""
-    apply_plan = state.kernel.plan_operator(state.log_u)
-    precondition = _pair_preconditioner(state)
-    norm = gradient.norm(dim=-1)
-    goal = norm * norm.sqrt().clamp_max(_INNER_TOLERANCE)
-    direction = torch.zeros_like(gradient)
-    rest = gradient
-    step = preconditioned = precondition(rest)
-    weight = (rest * preconditioned).sum(dim=-1)
-    running = state.active
-    for _ in range(_MAX_INNER):
-        image = state.row_sums * step + apply_plan(step)
-        state.spend(running)
-        curvature = (step * image).sum(dim=-1)
-        running = running & (curvature > 0)
-        length = torch.where(running, weight / torch.where(running, curvature, 1.0), 0.0)[..., None]
-        direction = direction + length * step
-        rest = rest - length * image
-        running = running & (rest.norm(dim=-1) > goal) & state.active
-        if not bool(running.any()):
-            break
-        preconditioned = precondition(rest)
-        new_weight = (rest * preconditioned).sum(dim=-1)
-        ratio = torch.where(running, new_weight / torch.where(running, weight, 1.0), 0.0)
-        step = preconditioned + ratio[..., None] * step
-        weight = new_weight
-    is_empty = (direction == 0).all(dim=-1, keepdim=True)
-    return torch.where(is_empty, precondition(gradient), direction)
-
-
-def _pair_preconditioner(state: _State) -> Callable[[Tensor], Tensor]:
-    """Invert the 2 × 2 blocks of pairs that are each other's strongest partner, and the diagonal elsewhere."""
+    """Solve (diag(s) + P) d = gradient, closely enough for the step to pay."""
     partner, log_strength = state.kernel.strongest_partner(state.log_u)
-    own = torch.arange(partner.shape[-1], device=partner.device)
-    is_pair = (partner.gather(-1, partner) == own) & (partner != own)
-    sums = state.row_sums
-    sums_of_partner = sums.gather(-1, partner)
-    strength = torch.where(is_pair, log_strength.exp(), 0.0)
-    determinant = sums * sums_of_partner - strength.square()
-    determinant = determinant.clamp_min(
-        1e-14
-    )  # exactly 0 for a pair that matches nobody else: any scale serves
-
-    def precondition(w: Tensor) -> Tensor:
-        in_pair = (sums_of_partner * w - strength * w.gather(-1, partner)) / determinant
-        return torch.where(is_pair, in_pair, w / sums)
-
-    return precondition
+    norm = gradient.norm(dim=-1)
+    return solve_pair_preconditioned(
+        state.kernel.plan_operator(state.log_u),
+        state.row_sums,
+        gradient,
+        partner=partner,
+        strength=log_strength.exp(),
+        goal=norm * norm.sqrt().clamp_max(_INNER_TOLERANCE),
+        sets=state.active,
+        max_products=_MAX_INNER,
+        spend=state.spend,
+    )
