@@ -10,11 +10,13 @@ Finished cells are kept in the folder of ``--out`` and not repeated.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 
 import matplotlib
 
 matplotlib.use("Agg")
+from matplotlib import pyplot
 
 from bpa.experiments.clustering_studies import (
     COLUMNS,
@@ -27,13 +29,41 @@ from bpa.experiments.clustering_studies import (
     sphere_table,
 )
 from bpa.experiments.store import RunStore, write_atomically
+from bpa.records import RunRecord
+from bpa.report.table import Table
 
 HERE = Path(__file__).resolve().parent
 FINE = ("raw", "bpa 0.1", "bpa 0.5", "bpa literal")
+FIRST = ("raw", "cosine", "bpa 0.1", "bpa 0.5", "bpa literal", "bpa 0.1 unscaled", "bpa 0.5 unscaled")
+SECOND = (
+    "unit", "softmax 0.1", "spectral 0.1", "spectral cosine", "bpa 0.2", "bpa 0.25", "bpa 1.0",
+    "bpa literal unscaled", "bpa 0.1 unscaled zero", "bpa-attn 0.1",
+)  # fmt: skip
 CONFIRM = (
     "raw", "cosine", "bpa 0.1", "bpa 0.1 unscaled", "bpa 0.25", "bpa 0.5", "bpa literal",
     "bpa literal unscaled",
 )  # fmt: skip
+
+
+def joined(a: RunRecord, b: RunRecord) -> RunRecord:
+    """One record of a cell from two groups of columns."""
+    columns = [*a.config["columns"], *b.config["columns"]]
+    return dataclasses.replace(a, config={**a.config, "columns": columns}, values={**a.values, **b.values})
+
+
+def report(out: Path, name: str, records: list[RunRecord], shown: tuple[str, ...]) -> list[Table]:
+    """Write the tables, and the figures where the grid is the published one."""
+    tables = [sphere_table(records)]
+    for column in shown:
+        tables += [sphere_cell_table(records, column, score) for score in ("nmi", "ari")]
+    write_atomically(out / f"{name}.md", "\n".join(table.markdown() for table in tables))
+    if name != "confirm":  # the finer grid replaces the figures of the coarse one
+        for column in FINE[1:]:
+            figure = plot_sphere(records, column)
+            figure.savefig(out / f"sphere-{column.replace(' ', '-')}.png", dpi=90)
+            pyplot.close(figure)
+        plot_sphere_data().savefig(out / "sphere-data.png", dpi=90)
+    return tables
 
 
 def main() -> None:
@@ -43,31 +73,23 @@ def main() -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--fine", action="store_true")
     which.add_argument("--confirm", action="store_true")
-    which.add_argument("--auto", action="store_true", help="raw against reg chosen from the set")
     parser.add_argument("--out", type=Path, default=HERE.parent / "results" / "sphere")
     options = parser.parse_args()
 
-    name, columns, runs, seed, size = "grid", tuple(COLUMNS), 10, 0, 6
+    rest = tuple(c for c in COLUMNS if c not in FIRST + SECOND)
+    name, groups, runs, seed, size = "grid", (FIRST, SECOND, rest), 10, 0, 6
     if options.fine:
-        name, columns, size = "fine", FINE, 10
+        name, groups, size = "fine", (FINE,), 10
     if options.confirm:
-        name, columns, runs, seed = "confirm", CONFIRM, 40, 1
-    if options.auto:
-        name, columns = "auto", ("raw", "cosine", "bpa 0.1", "bpa 0.5", "bpa auto")
+        name, groups, runs, seed = "confirm", (CONFIRM,), 40, 1
     dims, noises = grid_of(size)
-    config = SphereConfig(dims, noises, columns, runs=runs, seed=seed)
-    with RunStore(options.out / name) as store:
-        records = run_sphere(config, store=store, on_progress=lambda d, t: print(f"{d}/{t}", flush=True))
-    tables = [sphere_table(records)]
-    for column in columns if name == "confirm" else [c for c in FINE if c in columns]:
-        tables += [sphere_cell_table(records, column, score) for score in ("nmi", "ari")]
-    write_atomically(options.out / f"{name}.md", "\n".join(table.markdown() for table in tables))
-    if name in ("grid", "fine"):  # the finer grid replaces the figures of the coarse one
-        for column in FINE[1:]:
-            plot_sphere(records, column).savefig(
-                options.out / f"sphere-{column.replace(' ', '-')}.png", dpi=90
-            )
-        plot_sphere_data().savefig(options.out / "sphere-data.png", dpi=90)
+    records: list[RunRecord] = []
+    for columns in groups:  # the same points and seeds in every group, so that columns stay paired
+        config = SphereConfig(dims, noises, columns, runs=runs, seed=seed)
+        with RunStore(options.out / name) as store:
+            more = run_sphere(config, store=store, on_progress=lambda d, t: print(f"{d}/{t}", flush=True))
+        records = [joined(a, b) for a, b in zip(records, more, strict=True)] if records else more
+        tables = report(options.out, name, records, CONFIRM if options.confirm else FINE)
     print(tables[0].text())
 
 
