@@ -26,9 +26,9 @@ JOURNAL = Path(__file__).resolve().parents[2] / "out" / "retrieval-compare"  # v
 NAMES = ("stereo-centred", "stereo-raw", *sets.DRAWN)
 CONFIG = RetrievalConfig(
     transforms=("centred", "bpa"),
-    reg=(0.03, 0.05, 0.1, 0.15, 0.25),
+    reg=("auto", 0.05, 0.1, 0.15, 0.25),
     rows=("paper", "retrieval"),
-    protocols=("joint", "frozen"),
+    protocols=("joint",),
     rerank="k-reciprocal",
     baselines=tuple(BASELINES),
 )

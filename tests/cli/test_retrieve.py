@@ -60,7 +60,7 @@ def test_text_names_protocols_baselines_and_the_definition(reid_file, capsys, tm
     ("flags", "sentence"),
     [
         (["--baselines", "magic"], "magic"),
-        (["--reg", "auto"], "numbers"),
+        (["--reg", "0"], "positive"),
         (["--reg", "0.1", "--budget", "1KB"], "exceeds the budget"),
     ],
 )

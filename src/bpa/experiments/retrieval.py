@@ -66,8 +66,9 @@ class Way:
     ----------
     method : str
         A transform's name, or that of a baseline.
-    reg : float or None
-        Entropy weight, where the transform has one.
+    reg : float, "auto" or None
+        Entropy weight, where the transform has one; ``"auto"`` is `bpa.hosts.retrieval.comparison.AUTO_REG` on
+        centred features.
     protocol : str
         ``"joint"``, ``"frozen"`` or ``"per-query"``; matters for BPA only.
     rows : RowComparison or None
@@ -77,7 +78,7 @@ class Way:
     """
 
     method: str
-    reg: float | None = None
+    reg: float | Literal["auto"] | None = None
     protocol: Protocol = "joint"
     rows: RowComparison | None = None
     rerank: bool = False
@@ -87,7 +88,7 @@ class Way:
         """How tables call it."""
         parts = [self.method]
         if self.reg is not None:
-            parts.append(f"reg={self.reg:g}")
+            parts.append(f"reg={self.reg}" if isinstance(self.reg, str) else f"reg={self.reg:g}")
         if self.rows is not None:
             parts.append(f"({self.rows.name} rows)")
         if self.rerank:
@@ -99,7 +100,12 @@ class Way:
         """The row of the paper's table this way belongs to."""
         if self.method == "identity":
             return "k-reciprocal" if self.rerank else "baseline"
-        if self.method == "bpa" and self.protocol == "joint" and self.rows == PRESETS["paper"]:
+        if (
+            self.method == "bpa"
+            and self.protocol == "joint"
+            and self.rows == PRESETS["paper"]
+            and self.reg != "auto"
+        ):
             return "bpa + k-reciprocal" if self.rerank else "bpa"
         return None
 
@@ -112,8 +118,8 @@ class RetrievalConfig:
     ----------
     transforms : tuple of str
         Names of transforms to rank with.
-    reg : tuple of float
-        Entropy weights; there is no safe default for retrieval.
+    reg : tuple of float or "auto"
+        Entropy weights. ``"auto"``, the default, is understood by BPA alone; other transforms take 0.1 instead.
     n_iter : int
         Sweeps of BPA.
     rows : tuple of str
@@ -131,7 +137,7 @@ class RetrievalConfig:
     """
 
     transforms: tuple[str, ...] = ("bpa",)
-    reg: tuple[float, ...] = (0.05, 0.1)
+    reg: tuple[float | Literal["auto"], ...] = ("auto",)
     n_iter: int = 5
     rows: tuple[str, ...] = ("retrieval",)
     protocols: tuple[Protocol, ...] = ("joint",)
@@ -160,8 +166,10 @@ class RetrievalConfig:
                 raise ArgumentError(
                     f"The protocol {name!r} is not known; choose among joint, frozen, per-query."
                 )
-        if not all(value > 0 for value in self.reg):
-            raise ArgumentError(f"The 'reg' of a retrieval run must be numbers above 0. Got {self.reg!r}.")
+        if not all(value == "auto" if isinstance(value, str) else value > 0 for value in self.reg):
+            raise ArgumentError(
+                f"The 'reg' of a retrieval run must be numbers above 0, or 'auto'. Got {self.reg!r}."
+            )
         for name in self.transforms:
             make_transform(name, reg=0.1)  # the names it knows
 
@@ -193,15 +201,13 @@ def config_from_names(
     -------
     RetrievalConfig
     """
-    if "auto" in reg:
-        raise ArgumentError("reg='auto' is not offered for retrieval; give numbers, such as 0.05 0.1.")
     given: dict[str, Any] = {
         "transforms": tuple(transforms), "protocols": tuple(protocols), "rerank": rerank,
         "baselines": tuple(BASELINES) if tuple(baselines) == ("all",) else tuple(baselines), **more,
     }  # fmt: skip
     given["rows"] = tuple(rows) or (("paper",) if preset == "paper" else ("retrieval",))
     if reg:
-        given["reg"] = tuple(float(value) for value in reg)
+        given["reg"] = tuple(value if isinstance(value, str) else float(value) for value in reg)
     elif preset == "paper":
         given["reg"] = (PAPER_REG,)
     if n_iter is not None:
@@ -388,7 +394,7 @@ def ways_of(config: RetrievalConfig) -> list[Way]:
             continue
         for reg in config.reg:
             if name != "bpa":
-                ways.append(Way(name, reg))
+                ways.append(Way(name, 0.1 if reg == "auto" else reg))
                 continue
             ways += [
                 Way(name, reg, protocol, PRESETS[rows])
@@ -502,7 +508,7 @@ def rank_way(
             )  # fmt: skip
         assert ranking.diagnostics is not None  # noqa: S101 - asked for
         return ranking.distances, ranking.diagnostics.notes
-    made = make_transform(way.method, reg=0.1 if way.reg is None else way.reg, n_iter=config.n_iter)
+    made = make_transform(way.method, reg=way.reg or 0.1, n_iter=config.n_iter)
     z = made(joint)
     source = FeatureSource(z)
     first = 0 if same else n_query

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bpa._errors import ArgumentError, FileError, MemoryBudgetError, ShapeError
-from bpa.hosts.retrieval.comparison import PAPER, RETRIEVAL, RowComparison
+from bpa.hosts.retrieval.comparison import AUTO_REG, PAPER, RETRIEVAL, RowComparison
 from bpa.hosts.retrieval.frozen import FrozenBPA
 from bpa.hosts.retrieval.ranking import bpa_rank, bpa_source, estimate_rank, rerank
 
@@ -354,3 +354,36 @@ def test_the_space_of_rows_is_the_one_that_ranks(rows):
     torch.testing.assert_close(found.squared, everything.gather(1, found.index))
     torch.testing.assert_close(found.squared, everything.sort(1).values[:, :7])
     torch.testing.assert_close(found.largest, everything.amax(1))
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
+@pytest.mark.parametrize("protocol", ["joint", "frozen", "per-query"])
+def test_auto_is_a_fixed_weight_on_centred_rows(rows, protocol, tmp_path):
+    q, g, _, _ = clusters(seed=15, n_ids=8, each=5)
+    q, g = q + 2.0, g + 2.0  # features that all point one way
+    auto = bpa_rank(q, g, reg="auto", protocol=protocol, rows=rows, diagnostics=False).distances
+    uq, ug = (x / x.norm(dim=1, keepdim=True) for x in (q, g))
+    if protocol == "joint":
+        mean = torch.cat([uq, ug]).mean(0)
+        expected = bpa_rank(uq - mean, ug - mean, reg=AUTO_REG, rows=rows, diagnostics=False).distances
+    elif protocol == "frozen":
+        mean = ug.mean(0)
+        moved = {"reg": AUTO_REG, "rows": rows, "protocol": "frozen", "diagnostics": False}
+        expected = bpa_rank(uq - mean, ug - mean, **moved).distances
+        fitted = FrozenBPA.fit(g, reg="auto", rows=rows, n_iter=5)
+        fitted.save(tmp_path / "g.npz")
+        again = FrozenBPA.load(tmp_path / "g.npz")
+        torch.testing.assert_close(again.distances(q), expected, atol=1e-9, rtol=1e-7)
+        torch.testing.assert_close(again.row(q), fitted.row(q))
+    else:
+        expected = []
+        for i in range(len(q)):
+            mean = torch.cat([uq[i : i + 1], ug]).mean(0)
+            one = bpa_rank(uq[i : i + 1] - mean, ug - mean, reg=AUTO_REG, rows=rows, diagnostics=False)
+            expected.append(one.distances)
+        expected = torch.cat(expected)
+    torch.testing.assert_close(auto, expected, atol=1e-9, rtol=1e-7)
+    with pytest.raises(ArgumentError, match="'reg'"):
+        bpa_rank(q, g, reg="best")
+    with pytest.raises(ArgumentError, match="cost='cosine'"):
+        bpa_rank(q, g, reg="auto", cost="sqeuclidean")

@@ -21,12 +21,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bpa._checks import check_choice, check_count
+from bpa._checks import check_choice, check_count, check_positive
+from bpa._errors import ArgumentError
+from bpa.cost import unit_rows
 
 from .neighbours import Neighbours, block_rows, search
 from .sparse_rows import SparseRows, products, segment_sum
 
 __all__ = [
+    "AUTO_REG",
     "PAPER",
     "PRESETS",
     "RETRIEVAL",
@@ -71,7 +74,44 @@ PAPER = RowComparison()
 RETRIEVAL = RowComparison(measure="cosine", top=50)
 """The default of this library for retrieval; the evidence is in docs/howto/retrieval.md."""
 
+AUTO_REG = 0.15
+"""``reg="auto"`` in retrieval: this entropy weight, on unit rows minus their mean; the evidence is there too."""
+
 PRESETS = {"paper": PAPER, "retrieval": RETRIEVAL}
+
+
+def chosen_reg(reg: float | Literal["auto"], centre: bool, cost: str, function: str) -> tuple[float, bool]:
+    """The entropy weight as a number, and whether features are centred first.
+
+    Parameters
+    ----------
+    reg : float or "auto"
+    centre : bool
+    cost, function : str
+
+    Returns
+    -------
+    tuple of (float, bool)
+    """
+    if isinstance(reg, str):
+        if reg != "auto":
+            raise ArgumentError(
+                f"The 'reg' parameter of {function} must be a positive number or 'auto'. Got {reg!r}."
+            )
+        reg, centre = AUTO_REG, True
+    check_positive(reg, argument="reg", function=function)
+    if centre and cost != "cosine":
+        raise ArgumentError(
+            f"{function} centres unit rows, which belong to cost='cosine'. Got cost={cost!r}."
+        )
+    return float(reg), centre
+
+
+def centred_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit rows minus their mean, and the mean; (n, d) and (d,)."""
+    unit = unit_rows(x if x.dtype == torch.float64 else x.float())
+    mean = unit.mean(dim=0)
+    return unit - mean, mean
 
 
 def compare_dense(left: Tensor, right: Tensor, measure: str, *, out: Tensor | None = None) -> Tensor:

@@ -22,13 +22,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bpa._checks import check_count, check_positive
+from bpa._checks import check_count
 from bpa._errors import ArgumentError, FileError, MemoryBudgetError, ShapeError
 from bpa.cost import cosine_cost, sqeuclidean_cost, unit_rows
 from bpa.large import LazyAffinity, LazyReport
 from bpa.memory import format_bytes, parse_bytes
 
-from .comparison import RETRIEVAL, RowComparison, compare_dense, compare_sparse, squared_norms, truncate
+from .comparison import (
+    RETRIEVAL,
+    RowComparison,
+    centred_rows,
+    chosen_reg,
+    compare_dense,
+    compare_sparse,
+    squared_norms,
+    truncate,
+)
 from .neighbours import block_rows, spans
 from .sparse_rows import SparseRows, products
 
@@ -50,6 +59,8 @@ class FrozenBPA:
         How rows are compared.
     n_gallery : int
         The first so many fitted items are ranked; the others are third parties only.
+    mean : Tensor, shape (d,), or None
+        Subtracted from unit rows before anything else.
 
     Examples
     --------
@@ -72,8 +83,10 @@ class FrozenBPA:
         shares: Tensor | None = None,
         totals: Tensor | None = None,
         smallest: Tensor | None = None,
+        mean: Tensor | None = None,
     ) -> None:
         self.lazy = lazy
+        self.mean = mean
         self.rows = rows
         self.n_gallery = n_gallery
         dtype = lazy.features.dtype
@@ -95,7 +108,8 @@ class FrozenBPA:
         gallery: Tensor,
         bank: Tensor | None = None,
         *,
-        reg: float,
+        reg: float | Literal["auto"],
+        centre: bool = False,
         cost: Literal["cosine", "sqeuclidean"] = "cosine",
         rows: RowComparison = RETRIEVAL,
         tol: float = 1e-4,
@@ -111,8 +125,10 @@ class FrozenBPA:
         gallery : Tensor, shape (m, d)
         bank : Tensor, shape (b, d), optional
             Further items that take part as third parties, such as training queries; they are never ranked.
-        reg : float
-            Entropy weight. There is no default for retrieval: it belongs to the features.
+        reg : float or "auto"
+            Entropy weight; ``"auto"`` centres the features and takes 0.15.
+        centre : bool
+            Subtract the mean of the unit rows first; the mean is kept for queries and later items.
         cost : {"cosine", "sqeuclidean"}
         rows : RowComparison
             With ``top`` the rows are kept sparse; otherwise all of W is kept, (m + b)² numbers.
@@ -144,7 +160,10 @@ class FrozenBPA:
             )
         items = gallery if bank is None else torch.cat([gallery, bank])
         n = len(items)
-        check_positive(reg, argument="reg", function="FrozenBPA.fit")
+        reg, centre = chosen_reg(reg, centre, cost, "FrozenBPA.fit")
+        mean = None
+        if centre:
+            items, mean = centred_rows(items)
         if rows.top is None and budget is not None:
             need = n * n * (torch.float32 if storage is None else storage).itemsize
             if need > parse_bytes(budget):
@@ -164,14 +183,19 @@ class FrozenBPA:
             lazy = LazyAffinity.fit(
                 items, reg=reg, cost=cost, solver="alternating", n_iter=n_iter, budget=budget, keep=keep
             )
-        return cls._keep(lazy, rows, len(gallery), storage)
+        return cls._keep(lazy, rows, len(gallery), storage, mean)
 
     @classmethod
     def _keep(
-        cls, lazy: LazyAffinity, rows: RowComparison, n_gallery: int, storage: torch.dtype | None
+        cls,
+        lazy: LazyAffinity,
+        rows: RowComparison,
+        n_gallery: int,
+        storage: torch.dtype | None,
+        mean: Tensor | None,
     ) -> FrozenBPA:
         if rows.top is None:
-            return cls(lazy, rows, n_gallery, dense=lazy.dense(storage)[:n_gallery])
+            return cls(lazy, rows, n_gallery, dense=lazy.dense(storage)[:n_gallery], mean=mean)
         best = lazy.top_k(min(rows.top, lazy.n - 1))
         values, columns = best.values[:n_gallery], best.indices[:n_gallery]
         totals = values.sum(dim=1)
@@ -188,6 +212,7 @@ class FrozenBPA:
             shares=shares,
             totals=totals,
             smallest=values[:, -1].clone(),
+            mean=mean,
         )
 
     @property
@@ -206,7 +231,12 @@ class FrozenBPA:
 
     def row(self, query: Tensor) -> Tensor:
         """Rows of W for new items, shape (q, m + bank)."""
-        return self.lazy.transform(query, recognise=False)
+        return self.lazy.transform(self._moved(query), recognise=False)
+
+    def _moved(self, items: Tensor) -> Tensor:
+        """New items where the fitted ones are: centred, where those were."""
+        items = items.to(self.lazy.features.dtype)
+        return items if self.mean is None else unit_rows(items) - self.mean
 
     def distances(self, query: Tensor, candidates: Tensor | None = None) -> Tensor:
         """Compare queries with the gallery.
@@ -292,7 +322,7 @@ class FrozenBPA:
         left, right = self.row(query), self.row(items)
         dtype = left.dtype
         pairwise = cosine_cost if self.lazy.cost == "cosine" else sqeuclidean_cost
-        mutual = pairwise(items.to(dtype), query.to(dtype)).double() / self.lazy.reg
+        mutual = pairwise(self._moved(items), self._moved(query)).double() / self.lazy.reg
         potential = self._late_potential(items)[:, None] + self._late_potential(query)[None]
         entries = ((potential - mutual).exp() / self.lazy.scale).to(
             dtype
@@ -315,7 +345,7 @@ class FrozenBPA:
         if self.lazy._centre is not None:
             before = before + self.lazy._centre.to(before.dtype)
         pairwise = cosine_cost if self.lazy.cost == "cosine" else sqeuclidean_cost
-        cost = pairwise(before, items.to(before.dtype)).T.double()
+        cost = pairwise(before, self._moved(items)).T.double()
         return -torch.logsumexp(self.lazy.log_v - cost / self.lazy.reg, dim=1)
 
     def _completed(self, row: Tensor) -> Tensor:
@@ -369,7 +399,7 @@ class FrozenBPA:
         before = (
             lazy.features if lazy._centre is None else lazy.features + lazy._centre.to(lazy.features.dtype)
         )
-        after = torch.cat([before, items.to(before.dtype)])
+        after = torch.cat([before, self._moved(items)])
         late = [self._late_potential(part) for part in torch.split(items, 1024)]
         held = self._dense is not None and self._dense.dtype == lazy.features.dtype
         keep = True if held and _fits_numbers(lazy.cost, lazy.reg, lazy.features.dtype) else None
@@ -383,7 +413,7 @@ class FrozenBPA:
             start=torch.cat([lazy.log_v, *late]),
         )
         storage = None if self._dense is None else self._dense.dtype
-        return self._keep(grown, self.rows, grown.n, storage)
+        return self._keep(grown, self.rows, grown.n, storage, self.mean)
 
     def save(self, path: str | Path) -> None:
         """Write potentials, features and kept sparse rows to an ``.npz`` that needs no pickle.
@@ -416,6 +446,7 @@ class FrozenBPA:
                     ]
                 ),
                 names=np.array([lazy.cost, lazy.report.solver, self.rows.measure, storage]),
+                mean=empty if self.mean is None else self.mean.numpy(),
                 columns=empty if self._columns is None else self._columns.numpy(),
                 values=values,
             )
@@ -440,6 +471,7 @@ class FrozenBPA:
             reg, scale, diagonal, error = (float(value) for value in content["numbers"])
             block, n_iter, converged, n_gallery, top = (int(value) for value in content["counts"])
             cost, solver, measure, storage = (str(value) for value in content["names"])
+            _ = content["mean"], content["centre"]
         except FileError:
             raise
         except (OSError, ValueError, KeyError, TypeError) as cause:
@@ -449,6 +481,7 @@ class FrozenBPA:
             raise FileError(f"The file {str(path)!r} holds arrays whose shapes do not belong together.")
         report = LazyReport(solver, n_iter, error, bool(converged), False, 0)
         centre = torch.from_numpy(content["centre"]) if content["centre"].size else None
+        mean = torch.from_numpy(content["mean"]) if content["mean"].size else None
         lazy = LazyAffinity(
             features, log_u, log_u if solver == "symmetric" else log_v, reg=reg, cost=cost, scale=scale,
             diagonal=diagonal, block=block, centre=centre, report=report,
@@ -456,7 +489,7 @@ class FrozenBPA:
         rows = RowComparison(measure="cosine" if measure == "cosine" else "euclidean", top=top or None)
         if not top:
             kept = {"torch.bfloat16": torch.bfloat16, "torch.float16": torch.float16}.get(storage)
-            return cls._keep(lazy, rows, n_gallery, kept)
+            return cls._keep(lazy, rows, n_gallery, kept, mean)
         values, columns = torch.from_numpy(content["values"]), torch.from_numpy(content["columns"])
         if values.shape != columns.shape or len(values) != n_gallery or columns.max() >= n:
             raise FileError(f"The file {str(path)!r} holds arrays whose shapes do not belong together.")
@@ -470,6 +503,7 @@ class FrozenBPA:
             shares=shares,
             totals=totals,
             smallest=values[:, -1].clone(),
+            mean=mean,
         )
 
     # ------------------------------------------------------------------ comparing
@@ -478,7 +512,7 @@ class FrozenBPA:
         """exp(−cost/reg) of queries to all fitted items, each row up to its own factor; one product, (q, n)."""
         lazy = self.lazy
         dtype = lazy.features.dtype
-        moved = query.to(dtype)
+        moved = self._moved(query)
         if lazy.cost == "cosine":
             return _scores(unit_rows(moved), lazy.features, 1 / lazy.reg)
         if lazy._centre is not None:

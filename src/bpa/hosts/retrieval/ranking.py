@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bpa._checks import check_choice, check_count, check_features, check_finite, check_positive
+from bpa._checks import check_choice, check_count, check_features, check_finite
 from bpa._errors import ArgumentError, ShapeError
 from bpa.cost import cosine_cost, unit_rows
 from bpa.large import LazyAffinity
@@ -29,6 +29,8 @@ from .comparison import (
     RETRIEVAL,
     RowComparison,
     SparseSource,
+    centred_rows,
+    chosen_reg,
     compare_dense,
     compare_sparse,
     finish,
@@ -113,7 +115,8 @@ def bpa_rank(
     query: Tensor,
     gallery: Tensor | None = None,
     *,
-    reg: float,
+    reg: float | Literal["auto"],
+    centre: bool = False,
     n_iter: int = 5,
     cost: Literal["cosine", "sqeuclidean", "euclidean"] = "cosine",
     protocol: Protocol = "joint",
@@ -130,8 +133,11 @@ def bpa_rank(
     query : Tensor, shape (n_query, d)
     gallery : Tensor, shape (n_gallery, d), optional
         Where it is left out every item queries the others, and the three protocols agree up to the solver.
-    reg : float
-        Entropy weight. There is no default for retrieval: 0.25 belongs to one network's features and can hurt others.
+    reg : float or "auto"
+        Entropy weight. There is no silent default for retrieval: the paper's 0.25 belongs to one network's features and
+        hurts others. ``"auto"`` centres the features and takes 0.15, which lost on none of the sets measured.
+    centre : bool
+        Subtract the mean of the unit rows (of the set that is balanced) first.
     n_iter : int
         Alternating sweeps.
     cost : {"cosine", "sqeuclidean", "euclidean"}
@@ -178,7 +184,7 @@ def bpa_rank(
                 f"The {name!r} parameter of {function} must have shape (n, {query.shape[-1]}). Got "
                 f"{tuple(value.shape)}."
             )
-    check_positive(reg, argument="reg", function=function)
+    reg, centre = chosen_reg(reg, centre, cost, function)
     check_count(n_iter, argument="n_iter", function=function)
     check_choice(cost, _COSTS, argument="cost", function=function)
     check_choice(protocol, _PROTOCOLS, argument="protocol", function=function)
@@ -205,7 +211,7 @@ def bpa_rank(
         way_out="Rank the queries in parts with protocol='frozen', or pass rows=RowComparison(top=50) or "
         "storage=torch.bfloat16.",
     )
-    settings = _Settings(reg, n_iter, cost, rows, storage, estimate)
+    settings = _Settings(reg, centre, n_iter, cost, rows, storage, estimate)
     if protocol == "frozen":
         seen = _rank_frozen(query, gallery, settings, shortlist, budget)
     elif protocol == "joint" or gallery is None:
@@ -215,20 +221,27 @@ def bpa_rank(
         seen = _rank_each(query, gallery, settings)
     found = None
     if diagnostics:
-        found = _diagnose(query, gallery, reg, cost, seen)
+        found = _diagnose(query, gallery, settings, seen)
         for note in found.notes:
             warnings.warn(note, UserWarning, stacklevel=2)
     return Ranking(seen.distances, protocol, rows, estimate, found)
 
 
-def bpa_source(x: Tensor, *, reg: float, n_iter: int = 5, rows: RowComparison = RETRIEVAL) -> DistanceSource:
+def bpa_source(
+    x: Tensor,
+    *,
+    reg: float | Literal["auto"],
+    centre: bool = False,
+    n_iter: int = 5,
+    rows: RowComparison = RETRIEVAL,
+) -> DistanceSource:
     """Distances in the space of balanced rows, for :meth:`KReciprocal.fit`: re-ranking after the transform.
 
     Parameters
     ----------
     x : Tensor, shape (n, d)
         The joint set, queries first.
-    reg, n_iter, rows
+    reg, centre, n_iter, rows
         As in :func:`bpa_rank`.
 
     Returns
@@ -242,6 +255,8 @@ def bpa_source(x: Tensor, *, reg: float, n_iter: int = 5, rows: RowComparison = 
         raise ArgumentError(
             "bpa_source offers plans over all pairs; use a RowComparison without 'neighbours'."
         )
+    reg, centre = chosen_reg(reg, centre, "cosine", "bpa_source")
+    x = centred_rows(x)[0] if centre else x
     lazy = LazyAffinity.fit(
         x,
         reg=reg,
@@ -366,6 +381,7 @@ def estimate_rank(
 @dataclass(frozen=True)
 class _Settings:
     reg: float
+    centre: bool
     n_iter: int
     cost: Literal["cosine", "sqeuclidean", "euclidean"]
     rows: RowComparison
@@ -404,6 +420,8 @@ def _query_rows(n_query: int, n: int) -> int:
 def _rank_joint(x: Tensor, n_query: int, gallery_start: int, settings: _Settings) -> _Seen:
     """Balance one set and compare its first rows with those from ``gallery_start`` on."""
     rows, n = settings.rows, len(x)
+    if settings.centre:
+        x = centred_rows(x)[0]
     gallery = slice(gallery_start, n)
     if rows.neighbours is not None:
         return _rank_graph(x, n_query, gallery_start, settings)
@@ -546,8 +564,8 @@ def _rank_frozen(
 ) -> _Seen:
     items = query if gallery is None else gallery
     frozen = FrozenBPA.fit(
-        items, reg=settings.reg, cost=settings.lazy_cost, rows=settings.rows, n_iter=settings.n_iter,
-        storage=settings.storage, budget=budget,
+        items, reg=settings.reg, centre=settings.centre, cost=settings.lazy_cost, rows=settings.rows,
+        n_iter=settings.n_iter, storage=settings.storage, budget=budget,
     )  # fmt: skip
     seen = _look(frozen.lazy.rows, len(items), frozen.lazy.report.marginal_error, frozen.lazy.scale)
     if gallery is None:
@@ -683,11 +701,15 @@ def _hub_skewness(distances: Tensor, own: Tensor | None, k: int = 10) -> float:
     return 0.0 if spread == 0 else float(deviation.pow(3).mean()) / spread**1.5
 
 
-def _diagnose(query: Tensor, gallery: Tensor | None, reg: float, cost: str, seen: _Seen) -> Diagnostics:
+def _diagnose(query: Tensor, gallery: Tensor | None, settings: _Settings, seen: _Seen) -> Diagnostics:
+    reg, cost = settings.reg, settings.cost
     chosen = torch.linspace(0, len(query) - 1, min(len(query), 4 * _SAMPLE)).long()
     plain = _plain(query[chosen], query if gallery is None else gallery, cost)
     own = chosen if gallery is None else None
     before, after = _hub_skewness(plain, own), _hub_skewness(seen.distances[chosen], own)
+    if settings.centre:
+        joint = centred_rows(query if gallery is None else torch.cat([query, gallery]))[0]
+        plain = cosine_cost(joint[chosen], joint if gallery is None else joint[len(query) :])
     if gallery is None:
         plain[torch.arange(len(chosen)), chosen] = torch.nan
     plain = plain[~torch.isnan(plain)]
