@@ -68,7 +68,11 @@ def measure(name: str, path: Path, n_tasks: int, work: Path) -> dict[str, object
                 replace(base, transforms=("cosine", "softmax", "dual-softmax"), regs=(0.1,)),
             ]
             if (features.features < 0).any():
-                runs.append(replace(base, hosts=("ptmap",), transforms=("bpa",), regs=(*REGS, "auto"), nonneg="signed"))
+                runs.append(
+                    replace(
+                        base, hosts=("ptmap",), transforms=("bpa",), regs=(*REGS, "auto"), nonneg="signed"
+                    )
+                )
             for config in runs:
                 result = run_fewshot(features, config, store=store)
                 rows += rows_of(result, config)
