@@ -10,7 +10,7 @@ import io
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -168,7 +168,8 @@ class ClusterRun:
         Scores of every way and repeat, under ``"<way>/acc"``, ``/nmi``, ``/ari`` (with labels) and
         ``/inertia``.
     labels : ndarray of int64, shape (n,)
-        Clusters by the first way, from the repeat with the smallest inertia; −1 at items its share left out.
+        Clusters by the first way, from the repeat with the smallest inertia; with a share below one, from one
+        more fit on all items.
     """
 
     record: RunRecord
@@ -234,7 +235,7 @@ def run_clustering(
     settings = asdict(config)
     found = None if store is None else store.find(settings, study="cluster", data=data)
     if found is not None:
-        return ClusterRun(found, _best_labels(features, config, ways[0], found))
+        return ClusterRun(found, _labels_of(features, config, ways[0], found))
 
     started = time.perf_counter()
     journal = None if store is None else store.journal({"study": "cluster", "config": settings, "data": data})
@@ -255,8 +256,7 @@ def run_clustering(
         store.append(record)
     if journal is not None:
         journal.discard()
-    best = min(range(config.repeats), key=lambda r: done[r]["inertia"])
-    return ClusterRun(record, np.asarray(done[best]["labels"], dtype=np.int64))
+    return ClusterRun(record, _labels_of(features, config, ways[0], record))
 
 
 def cluster_table(record: RunRecord) -> Table:
@@ -405,12 +405,11 @@ def _seed_of(config: ClusterConfig, repeat: int) -> int:
     return int(np.random.default_rng((config.seed, repeat, 0)).integers(2**31 - 1))
 
 
-def _best_labels(
-    features: FeatureSet, config: ClusterConfig, way: Way, record: RunRecord
-) -> NDArray[np.int64]:
-    """Labels of a finished run, by repeating its best fit."""
-    best = int(np.argmin(record.values[f"{way.name}/inertia"]))
-    fit = _one_fit(features, config, _RowsOf(features, config, way), best)
+def _labels_of(features: FeatureSet, config: ClusterConfig, way: Way, record: RunRecord) -> NDArray[np.int64]:
+    """Clusters of all items by one way: its best fit again, or one fit where every repeat left items out."""
+    best = int(np.argmin(record.values[f"{way.name}/inertia"])) if config.share == 1 else 0
+    whole = replace(config, share=1.0)
+    fit = _one_fit(features, whole, _RowsOf(features, whole, way), best)
     return np.asarray(fit["labels"], dtype=np.int64)
 
 
@@ -465,10 +464,10 @@ def _percent(interval: Interval) -> dict[str, float | int]:
 
 
 def _check_memory(ways: Sequence[Way], n: int, d: int, config: ClusterConfig, budget: int | str) -> None:
-    m = int(config.share * n)
     item = 8 if config.dtype == "float64" else 4
-    square = m * m * item
-    for way in ways:
+    for number, way in enumerate(ways):
+        m = n if number == 0 else int(config.share * n)  # the first way also clusters all items
+        square = m * m * item
         if way.transform.partition(":")[0] in _SQUARE:
             parts = [("its rows", square), ("their making", square), ("the centred copy of k-means", square)]
         elif way.transform in _CLUSTERERS:
