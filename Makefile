@@ -1,5 +1,6 @@
 # make demo   a finished report from the embedded data          make lint   style and types
-# make test   lint, types and the whole test suite              make clean  remove what make made
+# make test   lint, types and the whole test suite              make docs   the documentation, gallery run
+# make clean  remove what make made
 #
 # Each works from a fresh clone: the first run makes .venv and installs into it, later runs find it as it is.
 
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_OUT ?= demo-output
 
-.PHONY: demo test lint install clean
+.PHONY: demo test lint docs install clean
 
 demo: $(STAMP)
 	$(BIN)/bpa demo --out $(DEMO_OUT)
@@ -22,6 +23,11 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -33,4 +39,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-core $(DEMO_OUT) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	rm -rf docs/_build docs/gallery docs/reference/generated $(VENV) .venv-core $(DEMO_OUT) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
