@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ._errors import BPAError, ConvergenceWarning
+from .auto import AutoReg, choose_reg
+from .diagnostics import Diagnosis, diagnose
 from .records import Balance
 from .transform import BPA, BPAAttention, balance, balanced_affinities, exact_matching
 
@@ -10,11 +12,15 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "BPA",
+    "AutoReg",
     "BPAAttention",
     "BPAError",
     "Balance",
     "ConvergenceWarning",
+    "Diagnosis",
     "balance",
     "balanced_affinities",
+    "choose_reg",
+    "diagnose",
     "exact_matching",
 ]

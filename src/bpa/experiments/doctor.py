@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from bpa.auto import choose_reg
 from bpa.cost import cosine_cost
+from bpa.diagnostics import diagnose
 from bpa.experiments.environment import describe_environment
 from bpa.large import LazyAffinity
 from bpa.memory import estimate_affinities, format_bytes
@@ -42,12 +42,17 @@ def examine(features: FeatureSet, regs: Sequence[float | Literal["auto"]] = ()) 
     Returns
     -------
     list of Table
-        The set; the weights; the choice of ``reg="auto"`` with its reasons.
+        The set; the weights; a forecast for ``reg="auto"`` with its reasons, and for each number of ``regs``.
     """
     x = features.features
     step = max(1, -(-len(x) // _SAMPLE))
     some = torch.from_numpy(x[::step]).double()
-    return [_set_table(features, some), _reg_table(some, regs), _auto_table(some)]
+    forecasts = [None, *(float(r) for r in regs if r != "auto")]
+    return [
+        _set_table(features, some),
+        _reg_table(some, regs),
+        *(_verdict_table(torch.from_numpy(x), reg) for reg in forecasts),
+    ]
 
 
 def _set_table(features: FeatureSet, some: torch.Tensor) -> Table:
@@ -93,14 +98,10 @@ def _reg_table(some: torch.Tensor, regs: Sequence[float | Literal["auto"]]) -> T
     return Table("What reg does here", ("reg", "spread", "strongest", "error"), rows, notes)
 
 
-def _auto_table(some: torch.Tensor) -> Table:
-    found = choose_reg(some)
-    rows = [
-        ("reg, centred cosine", float(found.reg)),
-        ("about the same without centring", float(found.plain_reg)),
-        ("evidence of neighbourhoods", float(found.evidence)),
-    ]
-    return Table('The choice of reg="auto"', ("what", "found"), rows, found.reasons())
+def _verdict_table(x: torch.Tensor, reg: float | None) -> Table:
+    found = diagnose(x, reg=reg)
+    shown = "auto" if reg is None else f"{reg:g}"
+    return Table(f"Forecast for reg={shown}", ("what", "found"), found.rows(), found.reasons)
 
 
 def _off_diagonal(square: torch.Tensor) -> torch.Tensor:
