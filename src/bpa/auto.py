@@ -40,6 +40,7 @@ __all__ = [
     "centred_cosines_of_cost",
     "choose_reg",
     "standardise",
+    "standardise_rows",
     "weigh",
 ]
 
@@ -320,6 +321,23 @@ def standardise(
         affinity = affinity.masked_fill(own, diagonal)
     chosen = AutoReg(weight.reg, evidence, self_weight, agreement, weight.share, weight.mean_cosine, n.long())
     return affinity, chosen
+
+
+def standardise_rows(plan: Tensor, cosines: Tensor, is_self: Tensor, choice: AutoReg) -> Tensor:
+    """Turn plan rows (m, k) of items towards k fitted ones into rows of W, by the choice made for the fitted set.
+
+    ``is_self`` (m, k) marks the fitted item that a row is; the plan is zero there. The row of a fitted item is its
+    row of the symmetric, converged W.
+    """
+    partners = (~is_self).sum(dim=-1, keepdim=True).clamp_min(1)
+    n = choice.n_items.to(plan.dtype)
+    profile = _unit_profile((plan - 1 / partners).masked_fill(is_self, 0.0), n) * (n > 3)
+    evidence = float(choice.evidence)
+    if evidence < 1:
+        linear = cosines.masked_fill(is_self, 0.0)
+        linear = (linear - linear.sum(dim=-1, keepdim=True) / partners).masked_fill(is_self, 0.0)
+        profile = _unit_profile(evidence * profile + (1 - evidence) * _unit_profile(linear, n), n)
+    return (profile / float(choice.self_weight)).masked_fill(is_self, 1.0)
 
 
 def _with_diagonal(fresh: Tensor, value: float) -> Tensor:

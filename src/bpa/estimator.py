@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ._errors import ArgumentError, ConvergenceWarning, MissingExtraError
-from .cost import cosine_cost
+from .auto import AutoReg, standardise, standardise_rows, weigh
+from .cost import cosine_cost, unit_rows
 from .transform import balance
 
 try:
@@ -45,8 +46,9 @@ class BPATransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     Parameters
     ----------
-    reg : float, default 0.1
-        Entropy weight.
+    reg : float or "auto", default 0.1
+        Entropy weight. ``"auto"`` chooses it from the fitted set, with costs ``1 - cosine`` around the mean of that
+        set and rows brought to one length; see :func:`bpa.choose_reg`. Not for ``metric="precomputed"``.
     metric : {"cosine", "sqeuclidean", "precomputed"}, default "cosine"
         With ``"precomputed"``, ``fit`` takes symmetric costs (n, n) of at least 0, and ``transform`` costs
         (m, n) to the fitted items.
@@ -67,6 +69,10 @@ class BPATransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         :math:`g`.
     scale_ : float
         The largest affinity before scaling; 1 with ``scale=None``.
+    reg_ : float
+        The entropy weight used.
+    choice_ : AutoReg or None
+        What ``reg="auto"`` chose and why.
     n_iter_, marginal_error_, converged_ : int, float, bool
         How the balancing went.
     centre_, cost_unit_ : Tensor, shape (d,), and float
@@ -94,7 +100,7 @@ class BPATransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     def __init__(
         self,
-        reg: float = 0.1,
+        reg: float | Literal["auto"] = 0.1,
         *,
         metric: Literal["cosine", "sqeuclidean", "precomputed"] = "cosine",
         scale: Literal["max"] | None = "max",
@@ -118,6 +124,12 @@ class BPATransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             raise ArgumentError(
                 f"The 'scale' parameter of BPATransformer must be 'max' or None. Got {self.scale!r}."
             )
+        if self.reg == "auto" and (self.metric == "precomputed" or self.scale is None):
+            name, given = ("metric", self.metric) if self.metric == "precomputed" else ("scale", None)
+            raise ArgumentError(
+                f"The {name!r} parameter of BPATransformer cannot be {given!r} with reg='auto', which centres features "
+                "and brings rows to one length. Give reg a number."
+            )
         samples, _ = self._validate(X, reset=True)
         if self.metric == "precomputed":
             _check_self_costs(samples)
@@ -130,15 +142,28 @@ class BPATransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         positions, self_item = torch.unique(item_of_sample, return_inverse=True)
         self.items_ = positions.numpy() if self.metric == "precomputed" else samples[positions].numpy()
         self.item_of_sample_ = self_item.numpy()
+        costs = costs[positions][:, positions]
+        self.choice_: AutoReg | None = None
+        if self.reg == "auto":
+            points = samples[positions]
+            self.centre_ = self._uncentred(points).mean(dim=0)
+            directions = self._directions(points)
+            cosines = (directions @ directions.T).clamp(-1, 1)
+            costs = 1 - cosines
+            mean = self.centre_.square().sum() if self.metric == "cosine" else torch.zeros(())
+            weight = weigh(cosines, mean.double(), None)
+        self.reg_ = float(weight.reg) if self.reg == "auto" else float(self.reg)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # said below, in this estimator's words
             result = balance(
-                costs[positions][:, positions],
-                reg=self.reg,
+                costs,
+                reg=self.reg_,
                 solver="symmetric",
                 tol=self.tol,
                 max_iter=self.max_iter,
             )
+        if self.reg == "auto":
+            self.choice_ = standardise(result.plan, cosines, weight, diagonal=1.0, mask=None)[1]
         largest = float(result.plan.max())
         self.potential_ = result.log_u.numpy()
         self.scale_ = largest if self.scale == "max" and largest > 0 else 1.0
@@ -150,7 +175,7 @@ class BPATransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             warnings.warn(
                 f"BPATransformer reached a row-sum error of {self.marginal_error_:.2g}, not "
                 f"tol={self.tol:g}, within "
-                f"max_iter={self.max_iter} (reg={self.reg:g}). Raise reg, tol or max_iter.",
+                f"max_iter={self.max_iter} (reg={self.reg_:g}). Raise reg, tol or max_iter.",
                 ConvergenceWarning,
                 stacklevel=2,
             )
@@ -169,13 +194,26 @@ class BPATransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     def _rows_of(self, samples: Tensor) -> Tensor:
         """Affinities (m, k) to the fitted items."""
-        costs, is_same = self._costs_to(samples, torch.from_numpy(self.items_))
-        log_affinity = torch.from_numpy(self.potential_) - costs / self.reg
+        items = torch.from_numpy(self.items_)
+        costs, is_same = self._costs_to(samples, items)
+        if self.choice_ is not None:
+            cosines = (self._directions(samples) @ self._directions(items).T).clamp(-1, 1)
+            costs = 1 - cosines
+        log_affinity = torch.from_numpy(self.potential_) - costs / self.reg_
         log_affinity = log_affinity.masked_fill(is_same, -torch.inf)
         normaliser = torch.logsumexp(log_affinity, dim=1, keepdim=True)
         has_partner = normaliser > -torch.inf
-        affinity = (log_affinity - torch.where(has_partner, normaliser, 0.0)).exp() / self.scale_
-        return torch.where(is_same, 1.0, affinity)
+        affinity = (log_affinity - torch.where(has_partner, normaliser, 0.0)).exp()
+        if self.choice_ is not None:
+            return standardise_rows(affinity, cosines, is_same, self.choice_)
+        return torch.where(is_same, 1.0, affinity / self.scale_)
+
+    def _uncentred(self, samples: Tensor) -> Tensor:
+        return unit_rows(samples) if self.metric == "cosine" else samples
+
+    def _directions(self, samples: Tensor) -> Tensor:
+        """Unit rows as seen from the mean of the fitted set."""
+        return unit_rows(self._uncentred(samples) - self.centre_)
 
     def _costs_to(self, samples: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
         """Costs (m, k), and which of the pairs are one and the same item."""
