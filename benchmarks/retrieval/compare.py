@@ -23,7 +23,7 @@ from bpa.records import RunRecord
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "retrieval" / "compare"
 JOURNAL = Path(__file__).resolve().parents[2] / "out" / "retrieval-compare"  # values of every query stay here
-NAMES = ("stereo-centred", "stereo-raw", *sets.DRAWN)
+NAMES = ("stereo-centred", "stereo-raw", *sets.COMPARED)
 CONFIG = RetrievalConfig(
     transforms=("centred", "bpa"),
     reg=("auto", 0.05, 0.1, 0.15, 0.25),
@@ -69,7 +69,7 @@ def task_of(name: str):
     features = sets.stored(name)
     if features is None:
         return None
-    _, identities, each = sets.DRAWN[name.removesuffix("-centred")]
+    identities, each = sets.COMPARED[name]
     return replace(draw_identities(features, identities, each=each, seed=0), source=name)
 
 

@@ -21,6 +21,14 @@ DRAWN = {
     "cifar10": ("cifar10_efflite0.npz", 10, 150),
     "news20": ("news20_minilm.npz", 20, 75),
 }
+# a draw of about a thousand items, for comparing everything with everything
+COMPARED = {
+    "emoji": (150, None),
+    "sketches": (50, 20),
+    "mnist": (10, 100),
+    "cifar10": (10, 100),
+    "news20": (20, 50),
+}
 
 
 def stereo(seed: int, *, centre: bool, step: int = 24) -> FeatureSet:
