@@ -18,6 +18,7 @@ TRANSFORM = CORE | {
     "memory",
     "sparse",
     "large",
+    "distributed",
     "auto",
     "diagnostics",
     "baselines",
