@@ -25,6 +25,7 @@ from bpa.cli._common import (
 )
 from bpa.data.features import read_features
 from bpa.experiments.fewshot import HOSTS, FewShotConfig, fewshot_table, run_fewshot
+from bpa.experiments.paper_fewshot import MAIN, paper_table
 from bpa.experiments.store import RunStore
 
 _DEFAULT = FewShotConfig()
@@ -64,6 +65,10 @@ def fewshot(
     nonneg: Annotated[
         Literal["relu", "error", "signed", "off"], Parameter(help="What PT-MAP does about negative features.")
     ] = _DEFAULT.nonneg,
+    paper: Annotated[
+        str | None,
+        Parameter(help=f"Say that FEATURES is a file of the paper, and compare: {' '.join(MAIN)}."),
+    ] = None,
     split: Annotated[str | None, Parameter(help="Use the rows of this split only.")] = None,
     labels: Labels = None,
     key: Key = None,
@@ -111,5 +116,6 @@ def fewshot(
             budget=budget,
             on_progress=tick,
         )
+    tables = [fewshot_table(result), *([] if paper is None else [paper_table(result, paper)])]
     files = {} if store is None else {"records": store.results_path}
-    emit(json=json, tables=[fewshot_table(result)], records=result.records if json else (), files=files)
+    emit(json=json, tables=tables, records=result.records if json else (), files=files)

@@ -17,7 +17,6 @@ from bpa.data.episodes import PROTOCOLS, Protocol, TaskList, draw_tasks
 from bpa.experiments.environment import describe_environment
 from bpa.experiments.store import Journal, RunStore
 from bpa.experiments.transforms import FREE, TRANSFORMS, USES_REG, make_transform
-from bpa.hosts._contract import SetTransform
 from bpa.hosts.fewshot import PMF, Prediction, ProtoNet, PTMap, powered
 from bpa.metrics.fewshot import correct_counts
 from bpa.metrics.intervals import Interval, mean_interval, paired_difference
@@ -207,7 +206,6 @@ def run_fewshot(
     budget: int | None = None,
     on_progress: Progress | None = None,
     chunk: int | None = None,
-    transforms: dict[str, SetTransform] | None = None,
 ) -> FewShotResult:
     """Run every host with every transform on the same tasks.
 
@@ -226,8 +224,6 @@ def run_fewshot(
         Called with (tasks done, tasks in all), over all cells.
     chunk : int, optional
         Tasks computed at once; by default as many as the budget and the cache take. No result depends on it.
-    transforms : mapping of str to SetTransform, optional
-        Ready-made transforms for names of ``config.transforms``.
 
     Returns
     -------
@@ -265,7 +261,7 @@ def run_fewshot(
             concentration=config.concentration,
         )
         at_once = _chunk(config, n_shot, features.dim, x.element_size(), budget or DEFAULT_BUDGET, chunk)
-        hosts = {cell: _host(cell, config, transforms or {}) for cell in pending}
+        hosts = {cell: _host(cell, config) for cell in pending}
         journals = {cell: _Tally(store, config, cell, data) for cell in pending}
         for block, start in enumerate(range(0, config.n_tasks, BLOCK)):
             stop = min(start + BLOCK, config.n_tasks)
@@ -385,14 +381,10 @@ def _cell_config(config: FewShotConfig, cell: Cell) -> dict[str, Any]:
     return out
 
 
-def _host(
-    cell: Cell, config: FewShotConfig, ready: dict[str, SetTransform]
-) -> Callable[[Episode, Tensor | None], Prediction]:
-    transform = ready.get(cell.transform)
-    if transform is None:
-        transform = make_transform(
-            cell.transform, reg=0.1 if cell.reg is None else cell.reg, n_iter=config.n_iter
-        )
+def _host(cell: Cell, config: FewShotConfig) -> Callable[[Episode, Tensor | None], Prediction]:
+    transform = make_transform(
+        cell.transform, reg=0.1 if cell.reg is None else cell.reg, n_iter=config.n_iter
+    )
     if cell.host == "protonet":
         protonet = ProtoNet(transform).eval()
         return lambda episode, _: protonet(episode)

@@ -9,6 +9,7 @@ from torch import Tensor
 from bpa._errors import ArgumentError
 from bpa.baselines import (
     PCA,
+    Attention,
     CentredUnitNorm,
     CosineRows,
     DualSoftmax,
@@ -50,7 +51,9 @@ def make_transform(
     Parameters
     ----------
     name : str
-        One of `TRANSFORMS`. ``pca`` and ``spectral`` take their width after a colon, ``"pca:40"``.
+        One of `TRANSFORMS`. ``pca`` and ``spectral`` take their width after a colon, ``"pca:40"``. BPA as attention
+        can mix a reduced set, ``"bpa-attn:pca:40"``, with affinities of that set, or of the features
+        (``"bpa-attn:pca:40@x"``).
     reg : float or "auto"
         Entropy weight or temperature, where the transform has one; ``"auto"`` is understood by BPA alone.
     n_iter : int, optional
@@ -63,11 +66,17 @@ def make_transform(
     -------
     SetTransform
     """
-    base, _, width = name.partition(":")
-    if base not in TRANSFORMS or (width and (base not in ("pca", "spectral") or not width.isdigit())):
+    base, _, rest = name.partition(":")
+    if base == "bpa-attn" and rest:
+        inner, _, of = rest.partition("@")
+        if inner.partition(":")[0] in ("pca", "spectral") and of in ("", "x"):
+            values = make_transform(inner, reg=reg, dim=dim)
+            weights = make_transform("bpa", reg=reg, n_iter=n_iter)
+            return Attention(weights, values, of=Identity() if of else None)
+    if base not in TRANSFORMS or (rest and (base not in ("pca", "spectral") or not rest.isdigit())):
         raise ArgumentError(
-            f"The transform {name!r} is not known; choose among {', '.join(TRANSFORMS)} (pca:40 "
-            f"sets a width)."
+            f"The transform {name!r} is not known; choose among {', '.join(TRANSFORMS)} (pca:40 sets a width, "
+            f"bpa-attn:pca:40 mixes a reduced set)."
         )
     if base == "bpa":
         return CosineBPA(reg, n_iter)
@@ -76,7 +85,7 @@ def make_transform(
     if reg == "auto" and base in USES_REG:
         raise ArgumentError(f"reg='auto' is a rule for bpa; {base!r} needs a number.")
     temperature = 0.1 if reg == "auto" else float(reg)
-    wide = int(width) if width else dim
+    wide = int(rest) if rest else dim
     simple: dict[str, SetTransform] = {
         "identity": Identity(),
         "unit": UnitNorm(),

@@ -82,7 +82,8 @@ def assign(
     logits : Tensor, shape (..., Q, k)
         ``a = -λ D``.
     mass : Tensor, shape (..., k)
-        ``c``, non-negative, summing to the number of queries. A class of mass zero receives nothing.
+        ``c``, non-negative. A class of mass zero receives nothing. Masses that are held exactly are scaled to sum to
+        the number of queries.
     relaxation : float
         ``τ``; zero holds the masses exactly, infinity ignores them (a plain row softmax).
     mask : Tensor, shape (..., Q), bool, optional
@@ -188,6 +189,13 @@ class _Solve(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         exact = torch.float64 if logits.device.type != "mps" else torch.float32
         a, c = logits.detach().to(exact), mass.detach().to(exact)
+        scale = torch.ones_like(c[:, :1])
+        if (
+            relaxation == 0
+        ):  # rows have mass one each; what float32 lost of that in the classes is given back here
+            queries = a.shape[-1] if rows is None else rows.sum(dim=-1, keepdim=True).to(exact)
+            scale = queries / c.sum(dim=-1, keepdim=True)
+            c = scale * c
         top = a.amax(dim=1, keepdim=True)
         a = a - top
         present = a if bool((c > 0).all()) else torch.where((c > 0)[..., None], a, torch.zeros_like(a))
@@ -195,7 +203,7 @@ class _Solve(torch.autograd.Function):
         g = torch.zeros_like(c) if start is None else start.to(exact).clone()
         problem = _Problem(a, c, relaxation, None if rows is None else rows[:, None, :], kernel)
         g, plan, count, error = _newton(problem, g, tol, max_iter)
-        ctx.save_for_backward(plan, g, c)
+        ctx.save_for_backward(plan, g, c, scale)
         ctx.problem = _Problem(plan, c, relaxation, None, None)  # what the Hessian needs, and no more
         ctx.dtypes = (logits.dtype, mass.dtype)
         ctx.mark_non_differentiable(plan, count, error)
@@ -204,14 +212,17 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        plan, g, c = ctx.saved_tensors
+        plan, g, c, scale = ctx.saved_tensors
         problem = ctx.problem
         # F(g, a, c) = 0 with ∂F/∂g = H symmetric: solve H w = upstream, then pull w back through a and c
         w = torch.linalg.solve(problem.hessian(plan, g), upstream.to(plan.dtype)[..., None])
         w = torch.where((c > 0)[..., None], w, torch.zeros_like(w))
         grad_logits = -plan * (w - (plan * w).sum(dim=1, keepdim=True))
         w = w[..., 0]
-        grad_mass = w if problem.tau == 0 else w * (-problem.tau * g).exp()
+        if problem.tau == 0:
+            grad_mass = scale * (w - (w * c).sum(dim=-1, keepdim=True) / c.sum(dim=-1, keepdim=True))
+        else:
+            grad_mass = w * (-problem.tau * g).exp()
         return grad_logits.to(ctx.dtypes[0]), grad_mass.to(ctx.dtypes[1]), None, None, None, None, None
 
 
