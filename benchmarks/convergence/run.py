@@ -1,7 +1,7 @@
 """Products with K until the plan is balanced: the alternating sweeps against the symmetric solver.
 
 Every half-sweep is one product with K, so a full sweep counts two. A cell shows the products that bring the largest
-relative row-sum error to 1e-3 and to 1e-6 in float64 ("–": not within 2,000). Run from the repository root:
+relative row-sum error to 1e-3 and to 1e-6 in float64 ("–": not within 500). Run from the repository root:
 
     python benchmarks/convergence/run.py [--quick]
 """
@@ -25,7 +25,7 @@ from bpa.solvers import ExponentialKernel, symmetrise
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "convergence"
 REGS = (0.02, 0.05, 0.1, 0.25, 1.0)
 GOALS = (1e-3, 1e-6)
-MOST = 2000
+MOST = 500
 
 
 def make_set(kind: str, n: int) -> torch.Tensor:
