@@ -11,7 +11,6 @@ Seven pictures of three classes, each asked to send one unit to the others and t
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from matplotlib.patches import ConnectionPatch
 
 from bpa import balance, exact_matching
 from bpa.cost import cosine_cost
@@ -27,23 +26,25 @@ names = [sketches.name_of(int(c)) for c in sketches.labels[chosen]]
 # %%
 # The exact flow and the entropic one, as arrows from every picture (left) to those it sends to (right).
 plans = {"exact": exact_matching(cost), "reg = 0.1": balance(cost, reg=0.1, solver="symmetric").plan}
-figure, axes = plt.subplots(7, 5, figsize=(9, 7), width_ratios=[1, 2, 1, 2, 1], layout="constrained")
-for axis in axes.flat:
-    axis.axis("off")
+figure, axis = plt.subplots(figsize=(8, 7), layout="constrained")
 for row, item in enumerate(chosen):
-    for column in (0, 2, 4):
-        axes[row, column].imshow(255 - sketches.images[item], cmap="gray", vmin=0, vmax=255)
-    axes[row, 0].set_title(names[row], fontsize=8)
-for (title, plan), column in zip(plans.items(), (0, 2), strict=True):
-    axes[0, column + 1].set_title(title)
+    for left in (0, 3, 6):
+        axis.imshow(255 - sketches.images[item], cmap="gray", extent=(left, left + 0.9, -row - 0.9, -row))
+    axis.text(-0.1, -row - 0.45, names[row], ha="right", va="center")
+for (title, plan), left in zip(plans.items(), (0, 3), strict=True):
+    axis.text(left + 2, 0.25, title, ha="center")
     for i in range(7):
         for j in range(7):
-            if plan[i, j] > 0.03:
-                line = ConnectionPatch(
-                    (28, 14), (0, 14), "data", "data", axesA=axes[i, column], axesB=axes[j, column + 2],
-                    linewidth=4 * float(plan[i, j]), color="tab:blue", alpha=0.7,
-                )  # fmt: skip
-                figure.add_artist(line)
+            width = 5 * float(plan[i, j])
+            axis.plot(
+                [left + 0.95, left + 2.95],
+                [-i - 0.45, -j - 0.45],
+                linewidth=width,
+                color="tab:blue",
+                alpha=0.7,
+            )
+axis.set(xlim=(-1.6, 7), ylim=(-7, 0.6), aspect="equal")
+axis.axis("off")
 plt.show()
 
 # %%
