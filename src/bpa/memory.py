@@ -45,8 +45,6 @@ _UNITS = {
 WORKSPACE = 48 * 2**20
 """Bytes granted to the libraries themselves: packing buffers of the matrix product, thread stacks, small
 vectors."""
-CHUNK_BYTES = 2**20
-"""A chunk of small sets holds about this much of W, so that all steps on it stay in cache."""
 PANEL_ROWS = 512
 """Rows of one symmetric panel of a large set, at most."""
 
@@ -192,16 +190,15 @@ def estimate_affinities(
     MemoryEstimate
     """
     item = _item_bytes(dtype)
-    square = batch * n * n * item
+    square, features = batch * n * n * item, batch * n * d * item
     parts = [("W", square), ("vectors", (2 * n_iter + 8) * batch * n * item), ("workspace", WORKSPACE)]
+    if n > 600:
+        parts.append(("unit features", features))
     if dtype.itemsize < 4:
-        parts += [
-            ("float32 features", batch * n * d * 4),
-            ("W in half precision", batch * n * n * dtype.itemsize),
-        ]
+        parts += [("float32 features", features), ("W in half precision", batch * n * n * dtype.itemsize)]
     if backward:
-        parts += [("gradient of W", square), ("gradient of the kernel", square), ("its product", square)]
-        parts += [("gradient of the features", 2 * batch * n * d * item)]
+        panel = min(n, PANEL_ROWS) * n * item
+        parts += [("gradient of W", square), ("gradient of the features", features), ("panels", 6 * panel)]
     sets = f"{batch:,} × " if batch > 1 else ""
     return MemoryEstimate(f"balanced affinities of {sets}{n:,} items", tuple(parts))
 
