@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -275,3 +277,42 @@ def test_bpa_convert_makes_a_safe_file_with_the_same_tasks(
     assert "mkdir" in err
     assert not (tmp_path / "made").exists()
     assert not (tmp_path / "y.npz").exists()
+
+
+_WATCHED = """
+import sys, threading, time
+import numpy as np, torch
+from bpa.experiments.fewshot import FewShotConfig, run_fewshot
+from bpa.records import FeatureSet
+torch.set_num_threads(1)
+rng = np.random.default_rng(0)
+features = FeatureSet(rng.random((600, 1280), dtype=np.float32), labels=np.repeat(np.arange(10), 60))
+def rss():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+def run(n_tasks):
+    config = FewShotConfig(hosts=("ptmap",), transforms=("bpa-attn",), n_tasks=n_tasks, baselines=False)
+    run_fewshot(features, config, budget=150_000_000)
+run(2)
+start, peak, stop = rss(), [0], threading.Event()
+def watch():
+    while not stop.is_set():
+        peak[0] = max(peak[0], rss())
+        time.sleep(0.001)
+thread = threading.Thread(target=watch)
+thread.start()
+run(200)
+stop.set()
+thread.join()
+print(peak[0] - start)
+"""
+
+
+@pytest.mark.slow
+def test_the_peak_stays_within_the_budget() -> None:
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("the resident size is read from /proc")
+    done = subprocess.run(
+        [sys.executable, "-c", _WATCHED], capture_output=True, text=True, check=True, timeout=120
+    )
+    # 200 tasks at once would hold about 500 MB
+    assert int(done.stdout) < 165_000_000

@@ -445,7 +445,7 @@ def _chunk(
 def task_bytes(n_way: int, n_shot: int, n_query: int, dim: int, itemsize: int) -> int:
     """Estimate of the bytes one task holds at its peak: features, square matrices, and float64 plans."""
     rows = n_way * (n_shot + n_query)
-    return itemsize * (5 * rows * dim + 6 * rows * rows) + 8 * 8 * n_way * n_query * n_way
+    return itemsize * (8 * rows * dim + 6 * rows * rows) + 8 * 8 * n_way * n_query * n_way
 
 
 def _record(
