@@ -98,6 +98,31 @@ def test_an_unknown_study_becomes_a_table_of_its_summary() -> None:
     assert "new thing" in render(build_page(records))
 
 
+def test_records_of_every_verb_find_their_section(
+    tmp_path: Path, clusters: tuple[np.ndarray, np.ndarray]
+) -> None:
+    from bpa.cli.main import main
+    from bpa.data.features import write_features
+    from bpa.records import FeatureSet
+
+    write_features(tmp_path / "x.npz", FeatureSet(*clusters))
+    out = f"--out {tmp_path / 'runs'}"
+    for line in (
+        f"fewshot {tmp_path / 'x.npz'} --way 3 --query 3 --tasks 8 --protocol balanced --transform bpa --reg 0.1 0.5",
+        f"cluster {tmp_path / 'x.npz'} --k 5 --repeats 2 --n-init 1",
+        f"retrieve {tmp_path / 'x.npz'} --reg 0.1 0.2",
+    ):
+        assert main(f"{line} {out}".split()) == 0
+    assert main(["report", str(tmp_path / "runs")]) == 0
+    page = build_page(RunStore(tmp_path / "runs").records())
+    assert [s.key for s in page.sections] == ["few-shot", "clustering", "retrieval", "runtime"]
+    assert all(section.tables and section.figures for section in page.sections)
+    kinds = [kind for kind, _ in page.findings]
+    assert len(kinds) >= 3
+    assert set(kinds) <= {"better", "worse", "same"}
+    assert "mAP over unit" in (tmp_path / "runs" / "report.html").read_text()
+
+
 def test_a_page_without_records_is_still_a_page() -> None:
     assert "<h1>Run report</h1>" in render(build_page([]))
 
