@@ -34,7 +34,7 @@ SETS = {
     "digits, 8 × 8 pixels": "digits",
 }
 SHARE = 0.5
-REGS = (0.05, 0.1, 0.25, 0.5, 1.0)
+REGS = (0.05, 0.1, 0.25, 0.5, 1.0, "auto")
 FIXED = (
     "identity",
     "unit",

@@ -36,7 +36,7 @@ HERE = Path(__file__).resolve().parent
 FINE = ("raw", "bpa 0.1", "bpa 0.5", "bpa literal")
 FIRST = ("raw", "cosine", "bpa 0.1", "bpa 0.5", "bpa literal", "bpa 0.1 unscaled", "bpa 0.5 unscaled")
 SECOND = (
-    "unit", "softmax 0.1", "spectral 0.1", "spectral cosine", "bpa 0.2", "bpa 0.25", "bpa 1.0",
+    "bpa auto", "unit", "softmax 0.1", "spectral 0.1", "spectral cosine", "bpa 0.2", "bpa 0.25", "bpa 1.0",
     "bpa literal unscaled", "bpa 0.1 unscaled zero", "bpa-attn 0.1",
 )  # fmt: skip
 CONFIRM = (

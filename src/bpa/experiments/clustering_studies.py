@@ -99,6 +99,7 @@ COLUMNS: Mapping[str, _Column] = {
     "spectral 0.1": _spectral("spectral clustering on exp(-C/0.1)", lambda x: (-cosine_cost(x) / 0.1).exp()),
     "spectral cosine": _spectral("spectral clustering on (1 + cos)/2", lambda x: 1 - cosine_cost(x) / 2),
     **{f"bpa {reg}": _bpa_column(reg) for reg in (0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0)},
+    "bpa auto": _bpa_column("auto", "BPA, reg chosen from the set"),
     "bpa literal": _bpa_column(10.0, "BPA, exp(-0.1 C) as the text has it (reg 10), stretched"),
     **{
         f"bpa {reg} unscaled": _bpa_column(reg, f"BPA, exp(-C/{reg}), no stretch", scale=None)
@@ -120,7 +121,7 @@ COLUMNS: Mapping[str, _Column] = {
 }
 """What k-means can be given, by name. ``bpa R`` is the transform of this library with ``reg=R``."""
 
-_QUICK = (_RAW, "cosine", "bpa 0.1", "bpa 0.5", "bpa 0.5 unscaled")
+_QUICK = (_RAW, "cosine", "bpa 0.1", "bpa 0.5", "bpa 0.5 unscaled", "bpa auto")
 
 
 # ---------------------------------------------------------------------------------------------- running
@@ -137,7 +138,7 @@ class SphereConfig:
     noises : tuple of float
         Standard deviations σ per coordinate.
     columns : tuple of str
-        Names of `COLUMNS`, or ``"bpa R"`` with any number R, or ``"bpa auto"``.
+        Names of `COLUMNS`, or ``"bpa R"`` with any number R.
     runs : int
         Draws of the points per cell.
     seed : int
@@ -252,15 +253,13 @@ def _column(name: str) -> _Column:
     if name in COLUMNS:
         return COLUMNS[name]
     kind, _, reg = name.partition(" ")
-    if kind == "bpa" and reg == "auto":
-        return _bpa_column("auto", "BPA, reg chosen from the set")
     try:
         value = float(reg)
     except ValueError:
         value = -1.0
     if kind != "bpa" or not 0 < value < float("inf"):
         raise ArgumentError(
-            f"The 'columns' parameter of SphereConfig may name {', '.join(COLUMNS)}, 'bpa auto' or 'bpa R' "
+            f"The 'columns' parameter of SphereConfig may name {', '.join(COLUMNS)}, or 'bpa R' "
             f"with a "
             f"positive number R. Got {name!r}."
         )
