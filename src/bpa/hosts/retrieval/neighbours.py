@@ -81,7 +81,7 @@ class FeatureSource:
         step = max(1, _BLOCK_BYTES // (2 * self._x.shape[1] * self._x.element_size()))
         for a in range(0, len(i), step):
             left, right = i[a : a + step], j[a : a + step]
-            dot = (self._x[left] * self._x[right]).sum(dim=1)
+            dot = torch.bmm(self._x[left][:, None], self._x[right][:, :, None])[:, 0, 0]
             out[a : a + step] = (self._norm[left] + self._norm[right] - 2 * dot).clamp_(min=0)
         out[i == j] = 0
         return out
@@ -231,10 +231,11 @@ def smallest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     settled by a full stable sort.
     """
     k = min(k, values.shape[1])
-    found, index = torch.topk(values, k, dim=1, largest=False, sorted=True)
+    found, index = torch.topk(values, min(k + 1, values.shape[1]), dim=1, largest=False, sorted=True)
     if k < values.shape[1]:
-        last = found[:, -1:]
-        for row in torch.nonzero((values <= last).sum(dim=1) > k)[:, 0].tolist():
+        tied = found[:, k] == found[:, k - 1]  # one more entry than asked for shows where the choice is open
+        found, index = found[:, :k], index[:, :k]
+        for row in torch.nonzero(tied)[:, 0].tolist():
             whole, order = torch.sort(values[row], stable=True)
             found[row], index[row] = whole[:k], order[:k]
     index, found = _order(index, found)

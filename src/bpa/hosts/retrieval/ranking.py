@@ -215,8 +215,11 @@ def bpa_rank(
     if protocol == "frozen":
         seen = _rank_frozen(query, gallery, settings, shortlist, budget)
     elif protocol == "joint" or gallery is None:
-        joint = query if gallery is None else torch.cat([query, gallery])
-        seen = _rank_joint(joint, len(query), 0 if gallery is None else len(query), settings)
+        first = 0 if gallery is None else len(query)
+        # the joint copy is handed over, so that it can go before the comparison needs memory
+        seen = _rank_joint(
+            query if gallery is None else torch.cat([query, gallery]), len(query), first, settings
+        )
     else:
         seen = _rank_each(query, gallery, settings)
     found = None
@@ -427,6 +430,7 @@ def _rank_joint(x: Tensor, n_query: int, gallery_start: int, settings: _Settings
         return _rank_graph(x, n_query, gallery_start, settings)
     if settings.cost == "euclidean" or settings.storage is not None:
         plan = _dense_euclidean(x, settings) if settings.cost == "euclidean" else _dense_half(x, settings)
+        del x
         seen = _look(plan.sample, n, plan.marginal_error, plan.scale)
         if rows.top is not None:
             distances = _compare_truncated(plan.top_k(rows.top), n_query, gallery_start, n, rows.measure)
@@ -441,6 +445,7 @@ def _rank_joint(x: Tensor, n_query: int, gallery_start: int, settings: _Settings
     lazy = LazyAffinity.fit(
         x, reg=settings.reg, cost=settings.lazy_cost, solver="alternating", n_iter=settings.n_iter, keep=keep
     )
+    del x
     seen = _look(lazy.rows, n, lazy.report.marginal_error, lazy.scale)
     if rows.top is not None:
         best = _largest(lazy, min(rows.top, n - 1), held=settings.holds_plan)
@@ -448,6 +453,7 @@ def _rank_joint(x: Tensor, n_query: int, gallery_start: int, settings: _Settings
         distances = _compare_truncated(best, n_query, gallery_start, n, rows.measure)
     elif settings.holds_plan:
         matrix = lazy.dense()
+        del lazy
         if rows.measure == "euclidean":
             matrix.sub_(matrix.mean(dim=0))  # moves all rows alike: distances stay, rounding shrinks
         distances = _compare_held(matrix, n_query, gallery, rows.measure)
