@@ -1,8 +1,8 @@
 """The paper's few-shot ablations on any feature file, as named studies.
 
 Every study is a list of few-shot runs on shared tasks. ``options.repeats`` is the number of tasks;
-``options.extra`` may
-hold ``paper=True``, the user's word that the features are those of the paper, which adds its numbers.
+``options.extra`` may hold ``paper=True``, the user's word that the features are those of the paper, which adds its
+numbers, and ``shots``.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ def _base(
         transforms=("bpa",),
         regs=options.reg[:1] or (0.1,),
         n_iter=options.n_iter,
-        shots=tuple(s for s in (1, 5) if s + n_query <= room) or (1,),
+        shots=tuple(s for s in options.extra.get("shots", (1, 5)) if s + n_query <= room) or (1,),
         n_query=n_query,
         n_tasks=options.repeats or (60 if options.quick else tasks),
         seed=options.seed,
