@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sets import SETS
+from sets import REAL, SETS
 from sklearn.cluster import KMeans
 
 import bpa.auto
@@ -82,7 +82,9 @@ def subset(data: FeatureSet, n_classes: int, each: int, seed: int) -> FeatureSet
     counts = {int(c): int((data.labels == c).sum()) for c in np.unique(data.labels)}
     able = sorted(c for c, count in counts.items() if count >= min(each, max(counts.values())))
     chosen = rng.choice(able, min(n_classes, len(able)), replace=False)
-    rows = [rng.choice(np.flatnonzero(data.labels == c), min(each, counts[int(c)]), replace=False) for c in chosen]
+    rows = [
+        rng.choice(np.flatnonzero(data.labels == c), min(each, counts[int(c)]), replace=False) for c in chosen
+    ]
     return data.select(np.concatenate(rows))
 
 
@@ -93,7 +95,9 @@ def clusters(data: FeatureSet, repeats: int) -> Iterator[tuple[str, str, np.ndar
 
 def spheres(repeats: int) -> Iterator[tuple[str, str, np.ndarray]]:
     for dim, noise in SPHERES:
-        yield from _k_means([_sphere(dim, noise, seed) for seed in range(repeats)], f"k-means d={dim} σ={noise}")
+        yield from _k_means(
+            [_sphere(dim, noise, seed) for seed in range(repeats)], f"k-means d={dim} σ={noise}"
+        )
 
 
 def _sphere(dim: int, noise: float, seed: int) -> FeatureSet:
@@ -181,34 +185,43 @@ def quantities(data: FeatureSet) -> dict[str, float]:
     return {name: float(np.mean([float(v) for v in values])) for name, values in seen.items()}
 
 
-def run(name: str, quick: bool) -> None:
+def run(name: str, quick: bool, parts: tuple[str, ...]) -> None:
     began = time.perf_counter()
     scores: dict[tuple[str, str], np.ndarray] = {}
+    facts: dict[str, float] = {}
     if name == "sphere":
-        parts = [spheres(3 if quick else 10)]
-        facts: dict[str, float] = {}
+        work = [spheres(3 if quick else 10)]
     else:
         data = SETS[name]()
-        is_real = name in ("sketches", "mnist", "cifar", "news", "emoji")
-        many, few = (40, 20) if quick else (1000, 200) if is_real else (300, 100)
-        parts = [fewshot(data, many, few)]
-        parts += [clusters(data, 2 if quick else 5)] if name != "emoji" else []
-        parts += [retrieval(data, 1 if quick else 2)]
-        facts = quantities(data)
-    for part in parts:
+        is_real = name in REAL
+        many, few = (40, 20) if quick else (1000, 150) if is_real else (300, 60)
+        work = [fewshot(data, many, few)] if "fewshot" in parts else []
+        work += [clusters(data, 2 if quick else 4)] if "clusters" in parts and name != "emoji" else []
+        work += [retrieval(data, 1 if quick or not is_real else 2)] if "retrieval" in parts else []
+        facts = quantities(data) if "quantities" in parts else {}
+    for part in work:
         for host, method, values in part:
             scores[host, method] = values
         sys.stderr.write(f"{name}: {time.perf_counter() - began:.0f} s\n")
     RESULTS.mkdir(parents=True, exist_ok=True)
-    with (RESULTS / f"{name}.csv").open("w", newline="") as file:
+    path = RESULTS / f"{name}.csv"
+    kept = []
+    if path.exists():
+        with path.open(newline="") as file:
+            kept = [row for row in csv.reader(file)][1:]
+    redone = {host for host, _ in scores}
+    with path.open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow("set host method mean half_width n auto_minus auto_minus_half_width".split())
+        table.writerows(row for row in kept if row[1] not in redone)
         for (host, method), values in scores.items():
             keep = np.isfinite(values)
             mean = mean_interval(values[keep])
             gap = paired_difference(scores[host, "auto"][keep], values[keep])
             numbers = (mean.mean, mean.half_width, mean.n, gap.mean, gap.half_width)
-            table.writerow([name, host, method, *(f"{v:.4f}" if isinstance(v, float) else v for v in numbers)])
+            table.writerow(
+                [name, host, method, *(f"{v:.4f}" if isinstance(v, float) else v for v in numbers)]
+            )
     if facts:
         with (RESULTS / f"{name}.quantities.csv").open("w", newline="") as file:
             table = csv.writer(file, lineterminator="\n")
@@ -220,7 +233,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sets", nargs="*", default=[*SETS, "sphere"])
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--parts", default="fewshot,clusters,retrieval,quantities", help="What to (re)do.")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for chosen in options.sets:
-        run(chosen, options.quick)
+        run(chosen, options.quick, tuple(options.parts.split(",")))

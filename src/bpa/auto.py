@@ -57,8 +57,9 @@ _SMALL, _LARGE = 200, 1000
 _NO_EVIDENCE, _FULL_EVIDENCE = 0.45, 0.75
 """Agreement of a plan with its square: below the first no neighbourhoods, above the second no doubt."""
 _MOST_SELF = 2.0
-_LANDMARKS = 128
-_SWEEPS = 5
+_SOME = 128
+"""Items that show whether a larger set has neighbourhoods."""
+_FIVE_SWEEPS = SolverSettings(5, bounds=BOUNDS, is_symmetric=True)
 _CLOSE = 1e-3
 """Sets whose mean cosine is closer to one than this are centred before the Gram product, not after."""
 
@@ -77,7 +78,7 @@ class AutoReg:
         s: how much an item itself counts against all its partners together; 1 to 2.
     agreement : Tensor
         Correlation between the affinity of two items and the agreement of their other partners; what ``evidence``
-        is read from. NaN where the set is too large for the question to matter.
+        is read from; of 128 items where there are more.
     share : Tensor
         Share of a row (squared, mean removed) that its strongest partner holds at the weight for small sets. NaN
         for large ones.
@@ -174,7 +175,7 @@ def choose_reg(x: Tensor, *, mask: Tensor | None = None) -> AutoReg:
 
     Notes
     -----
-    O(n²) beyond the cosines, and a product with at most 128 rows; no labels, no random numbers.
+    O(n²) beyond the cosines; no labels, no random numbers.
 
     Examples
     --------
@@ -191,8 +192,7 @@ def choose_reg(x: Tensor, *, mask: Tensor | None = None) -> AutoReg:
         values = x if x.dtype is torch.float64 else x.float()
         cosines, mean = centred_cosines(values, mask, function="choose_reg")
         weight = weigh(cosines, mean, mask)
-        settings = SolverSettings(_SWEEPS, bounds=BOUNDS, is_symmetric=True)
-        plan = solve(weight.log_kernel(cosines, mask), None, None, settings)[0]
+        plan = solve(weight.log_kernel(cosines, mask), None, None, _FIVE_SWEEPS)[0]
         return standardise(plan, cosines, weight, diagonal=1.0, mask=mask)[1]
 
 
@@ -296,23 +296,18 @@ def standardise(
     n, largeness = weight.n, weight.largeness
     pairs = _pairs(plan, mask)
     partners = (n - 1).clamp_min(1)[..., None, None]
-    twice = plan + plan.mT
-    twice -= 2 / partners
-    profile = _unit_profile(_only_pairs(twice, pairs, mask), n)
-    profile = profile * (n > 3)[..., None, None]  # up to three items a balanced plan is uniform
-    agreement = torch.full_like(n, math.nan)
-    evidence = torch.ones_like(n)
-    if mask is not None or plan.shape[-1] < _LARGE:
-        agreement = _agreement(profile.detach(), pairs, n, mask).masked_fill(largeness >= 1, math.nan)
-        seen = ((agreement - _NO_EVIDENCE) / (_FULL_EVIDENCE - _NO_EVIDENCE)).clamp(0, 1)
-        evidence = (1 - (1 - seen) * (1 - largeness)).nan_to_num(1.0).masked_fill(n < 4, 1.0)
-        if is_tracing() or bool((evidence < 1).any()):
-            linear = _only_pairs(cosines * 1, pairs, mask)
-            linear = _only_pairs(linear - linear.sum(dim=-1, keepdim=True) / partners, pairs, mask)
-            share = evidence[..., None, None]
-            mixed = _unit_profile(share * profile + (1 - share) * _unit_profile(linear, n), n)
-            profile = torch.where(share < 1, mixed, profile)
-    self_weight = 1 + (_MOST_SELF - 1) * largeness
+    profile = _profile(plan, pairs, n, mask)
+    agreement = _agreement(profile.detach(), cosines.detach(), pairs, n, mask)
+    evidence = (
+        ((agreement - _NO_EVIDENCE) / (_FULL_EVIDENCE - _NO_EVIDENCE)).clamp(0, 1).masked_fill(n < 4, 1.0)
+    )
+    if is_tracing() or bool((evidence < 1).any()):
+        linear = _only_pairs(cosines * 1, pairs, mask)
+        linear = _only_pairs(linear - linear.sum(dim=-1, keepdim=True) / partners, pairs, mask)
+        share = evidence[..., None, None]
+        mixed = _unit_profile(share * profile + (1 - share) * _unit_profile(linear, n), n)
+        profile = torch.where(share < 1, mixed, profile)
+    self_weight = 1 + (_MOST_SELF - 1) * largeness * evidence
     affinity = profile / self_weight[..., None, None]
     if mask is None:
         affinity = _with_diagonal(affinity, diagonal)
@@ -391,28 +386,36 @@ def _sharpest(cosines: Tensor, pairs: Tensor, n: Tensor, mask: Tensor | None) ->
     return log_reg.clamp_min(math.log(LEAST_REG)).exp(), share
 
 
-def _agreement(profile: Tensor, pairs: Tensor, n: Tensor, mask: Tensor | None) -> Tensor:
+def _profile(plan: Tensor, pairs: Tensor, n: Tensor, mask: Tensor | None) -> Tensor:
+    """Rows (..., n, n) of the symmetrised plan minus their mean, at length one."""
+    twice = plan + plan.mT
+    twice -= 2 / (n - 1).clamp_min(1)[..., None, None]
+    profile = _unit_profile(_only_pairs(twice, pairs, mask), n)
+    return profile * (n > 3)[..., None, None]  # up to three items a balanced plan is uniform
+
+
+def _agreement(profile: Tensor, cosines: Tensor, pairs: Tensor, n: Tensor, mask: Tensor | None) -> Tensor:
     """Correlation over pairs of A and A Aᵀ, A being the standardised plan.
 
-    Sets of more than `_LANDMARKS` items are judged by as many of their rows, taken evenly from all in the order of
-    how pronounced they are, so that the order of the set does not matter.
+    The third parties of a large set would agree on noise, too. Sets of more than `_SOME` items are therefore judged
+    by the plan of as many of them, taken evenly from all in the order of how pronounced their cosines are, so that
+    the order of the set does not matter.
     """
-    profile = (profile + profile.mT) / 2
-    rows, allowed, size = profile, pairs, profile.shape[-1]
-    if size > _LANDMARKS:
-        strength = profile.square().sum(dim=-1)
-        strength = strength if mask is None else strength.masked_fill(~mask, math.inf)
-        spaced = (torch.arange(_LANDMARKS, device=n.device) + 0.5) / _LANDMARKS
-        picked = strength.argsort(dim=-1).gather(-1, (spaced * n[..., None]).long())
-        index = picked[..., None].expand(*picked.shape, size)
-        rows = profile.gather(-2, index)
-        allowed = pairs.expand(profile.shape).gather(-2, index)
-    squared = rows @ profile
-    if mask is None and size <= _LANDMARKS:
-        squared = _with_diagonal(squared, 0.0)
-    else:
-        squared = squared.masked_fill(~allowed, 0.0)
-    return _correlation(rows, squared, allowed)
+    if profile.shape[-1] <= _SOME:
+        profile = (profile + profile.mT) / 2
+        return _correlation(profile, _only_pairs(profile @ profile, pairs, mask), pairs)
+    strength = torch.linalg.vector_norm(cosines, dim=-1)
+    strength = strength if mask is None else strength.masked_fill(~mask, math.inf)
+    place = torch.arange(_SOME, device=n.device)
+    spaced = torch.where(n[..., None] > _SOME, ((place + 0.5) * (n[..., None] / _SOME)).long(), place)
+    picked = strength.argsort(dim=-1).gather(-1, spaced)
+    some = cosines.gather(-2, picked[..., None].expand(*picked.shape, cosines.shape[-1]))
+    some = some.gather(-1, picked[..., None, :].expand(*picked.shape, _SOME))
+    kept = None if mask is None else place < n[..., None]
+    weight = weigh(some, torch.zeros_like(n), kept)
+    plan = solve(weight.log_kernel(some, kept), None, None, _FIVE_SWEEPS)[0]
+    some_pairs = _pairs(some, kept)
+    return _agreement(_profile(plan, some_pairs, weight.n, kept), some, some_pairs, weight.n, kept)
 
 
 def _correlation(a: Tensor, b: Tensor, allowed: Tensor) -> Tensor:
