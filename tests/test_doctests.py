@@ -1,4 +1,4 @@
-"""The examples in docstrings, and the snippets of the tutorials."""
+"""The examples in docstrings, and the snippets of the tutorials and of some guides."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ import pytest
 import bpa
 
 MODULES = ["bpa", *(m.name for m in pkgutil.walk_packages(bpa.__path__, "bpa."))]
-TUTORIALS = sorted((Path(__file__).resolve().parents[1] / "docs" / "tutorials").glob("*.md"))
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+TUTORIALS = [
+    *sorted((DOCS / "tutorials").glob("*.md")),
+    *(DOCS / "howto" / f"{name}.md" for name in ("large-sets", "convert-old-files", "add-a-host")),
+]
 
 
 @pytest.mark.parametrize("name", MODULES)

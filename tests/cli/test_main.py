@@ -177,6 +177,17 @@ def test_progress_is_silent_where_nobody_watches(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.slow
+def test_a_study_keeps_records_tables_and_figures_and_repeats_them(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = json.loads(output(capsys, "study sphere --quick --out s --json"))["files"]
+    assert any(path.endswith(".svg") for path in files.values())
+    first = {path.name: path.read_bytes() for path in (place / "s").iterdir() if path.is_file()}
+    output(capsys, "study sphere --quick --out s")
+    assert {path.name: path.read_bytes() for path in (place / "s").iterdir() if path.is_file()} == first
+
+
 LONG = "fewshot good.npz --way 3 --query 3 --tasks 2000 --protocol balanced --transform bpa --reg 0.1 --shot 1 5 --out"
 
 
