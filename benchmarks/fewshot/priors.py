@@ -53,7 +53,7 @@ def main() -> None:
 def markdown(out: dict) -> str:
     parts = [
         "# Unbalanced queries and the class prior of PT-MAP\n",
-        f"5-way, 75 queries a task, {out['n_tasks']:,} tasks of the balanced and the Dirichlet(2) protocol, seed 0, BPA "
+        f"5-way, 75 queries a task, {out['n_tasks']:,} balanced and as many Dirichlet(2) tasks, seed 0, BPA "
         "at reg 0.1. Percent ± half-width of the 95 % interval.\n",
     ]
     for name, entry in out["sets"].items():

@@ -316,3 +316,27 @@ def test_the_peak_stays_within_the_budget() -> None:
     )
     # 200 tasks at once would hold about 500 MB
     assert int(done.stdout) < 165_000_000
+
+
+def drawn(rng: np.random.Generator, spread: float) -> FeatureSet:
+    """ReLU features of Gaussian classes, as a network's last layer gives them."""
+    labels = np.repeat(np.arange(10), 60)
+    x = np.maximum(spread * rng.normal(size=(10, 128))[labels] + rng.normal(size=(600, 128)), 0.0)
+    return FeatureSet(x.astype(np.float32), labels=labels, source="drawn", sha256="0" * 64)
+
+
+def test_the_transform_helps_where_neighbours_share_a_class(rng: np.random.Generator) -> None:
+    config = FewShotConfig(hosts=("protonet", "ptmap"), transforms=("bpa",), n_tasks=150)
+    result = run_fewshot(drawn(rng, 0.33), config)
+    for host in config.hosts:
+        gain = result.find(host, "bpa", 1, 0.1).gain
+        assert gain is not None
+        assert gain.low > 1.0, (host, gain)
+
+
+def test_the_transform_does_not_help_near_chance(rng: np.random.Generator) -> None:
+    result = run_fewshot(drawn(rng, 0.05), FewShotConfig(hosts=("protonet",), n_tasks=150))
+    item = result.find("protonet", "bpa", 1, 0.1)
+    assert item.gain is not None
+    assert 20 - 2 < item.mean.mean < 26
+    assert item.gain.high < 1.0
