@@ -18,7 +18,7 @@ EXTRAS = (
     "sklearn",
     "scipy",
     "matplotlib",
-    "jinja2",
+    "h5py",
     "cyclopts",
     "rich",
     "pyarrow",
