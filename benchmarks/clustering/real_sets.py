@@ -98,7 +98,7 @@ def main() -> None:
             "compare": False,
             "repeats": 10,
             "share": SHARE,
-            "n_init": 10 if k <= 20 else 3,
+            "n_init": 5 if k <= 20 else 3,
         }
         parts = []
         for transforms, reg in ((FIXED, (0.1,)), (("bpa",), REGS)):
@@ -125,7 +125,7 @@ def main() -> None:
         ["way", *(title for title, _, _ in overview)],
         [[way, *(cells[i] for _, _, cells in overview)] for i, way in enumerate(columns)],
         [
-            "Percent; k-means++ (10 starts; 3 for the sets with 50 classes or more); 10 repeats on half of "
+            "Percent; k-means++ (5 starts; 3 for the sets with 50 classes or more); 10 repeats on half of "
             "the items each, "
             "the same for all ways; paired differences with 95 % intervals (the repeats share items: read "
             "them as a guide).",
