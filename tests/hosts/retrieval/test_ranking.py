@@ -286,7 +286,10 @@ def test_diagnostics_measure_what_they_say():
     q, g, _, _ = clusters(seed=12, n_ids=8, each=5)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        seen = bpa_rank(q, g, reg=0.2, rows=PAPER).diagnostics
+        ranking = bpa_rank(q, g, reg=0.2, rows=PAPER)
+    seen = ranking.diagnostics
+    assert seen.near == pytest.approx(float(ranking.distances.min()))  # 256 entries: the first of a thousand
+    assert seen.middle == pytest.approx(float(ranking.distances.quantile(0.5)), rel=0.01)
     w = slow_plan(torch.cat([q, g]), 0.2, 5)
     np.fill_diagonal(w, 0)
     share = w / w.sum(1, keepdims=True)

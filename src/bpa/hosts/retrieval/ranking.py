@@ -67,6 +67,9 @@ class Diagnostics:
         Of the plan.
     hubness_before, hubness_after : float
         Skewness of how often gallery items are in the top 10, for the plain cost and for the ranking returned.
+    near, middle : float
+        Quantiles 0.001 and 0.5 of the distances of rows: where they are close, re-ranking weights that fall with the
+        distance are nearly flat, and only its neighbour sets carry information.
     notes : tuple of str
         What looks wrong, in sentences; empty when nothing does.
     """
@@ -80,6 +83,8 @@ class Diagnostics:
     scale: float
     hubness_before: float
     hubness_after: float
+    near: float
+    middle: float
     notes: tuple[str, ...] = ()
 
 
@@ -736,8 +741,11 @@ def _diagnose(query: Tensor, gallery: Tensor | None, settings: _Settings, seen: 
             f"with reg={reg:g} few items fill more top lists than before (skewness {before:.2f} to {after:.2f}); a "
             "ranking with more hubs is usually worse."
         )
+    sample = torch.sort(seen.distances[chosen].reshape(-1)).values
+    near, middle = float(sample[len(sample) // 1000]), float(sample[len(sample) // 2])
     return Diagnostics(
         cost_mean=mean, cost_std=deviation, perplexity=seen.perplexity, n=seen.n, row_maximum=seen.row_maximum,
         marginal_error=seen.marginal_error, scale=seen.scale, hubness_before=before, hubness_after=after,
+        near=near, middle=middle,
         notes=tuple(notes),
     )  # fmt: skip
