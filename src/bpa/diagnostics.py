@@ -38,6 +38,8 @@ _NEAR = 5
 """Which neighbour's cosine is compared with the cloud's."""
 _GROUPS = ((80, 1.11), (600, 1.17))
 """Items, and how many times as near as in the cloud neighbours must be to speak of groups; log-linear between."""
+_TIGHT = 1.25
+"""Or: how many times smaller their cost must be, which shows groups that are few and tight."""
 _RATIO = (0.55, 4.0)
 """A given reg below the first or above the second times the choice is likely worse than doing nothing."""
 
@@ -65,6 +67,8 @@ class Diagnosis:
     nearness, cloud_nearness : float
         Mean centred cosine of the fifth nearest neighbour over the standard deviation of all, in the set and in its
         cloud.
+    tightness : float
+        Mean of one minus that cosine in the cloud, over the same in the set.
     n_items, n_seen : int
         Items of the set, and those looked at.
     verdict : {"likely helps", "neutral", "likely hurts"}
@@ -83,6 +87,7 @@ class Diagnosis:
     products: int
     nearness: float
     cloud_nearness: float
+    tightness: float
     n_items: int
     n_seen: int
     verdict: Verdict
@@ -108,6 +113,7 @@ class Diagnosis:
             ("products to converge", self.products),
             ("nearness of neighbours", self.nearness),
             ("the same in a cloud of this covariance", self.cloud_nearness),
+            ("times as close as in the cloud", self.tightness),
             ("items looked at", f"{self.n_seen:,} of {self.n_items:,}"),
         )
 
@@ -160,9 +166,12 @@ def _diagnose(x: Tensor, n_items: int, reg: float | None) -> Diagnosis:
     swept = balance(cost, reg=weight)
     plan = (swept.plan + swept.plan.mT) / 2
     affinity = balanced_affinities(x, reg="auto") if reg is None else balanced_affinities(x, reg=reg)
-    nearness = _nearness(cosines)
-    cloud = _nearness(centred_cosines(_cloud(x), None, function="diagnose")[0]) if n >= _FEW else 0.0
-    verdict, reasons = _judge(choice, reg, nearness, cloud, n)
+    nearness, fifth = _nearness(cosines)
+    cloud, cloud_fifth = 0.0, 0.0
+    if n >= _FEW:
+        cloud, cloud_fifth = _nearness(centred_cosines(_cloud(x), None, function="diagnose")[0])
+    tightness = (1 - cloud_fifth) / max(1 - fifth, 1e-9) if cloud > 0 else 1.0
+    verdict, reasons = _judge(choice, reg, nearness / cloud if cloud > 0 else 0.0, tightness, n)
     return Diagnosis(
         choice=choice,
         reg=reg,
@@ -174,6 +183,7 @@ def _diagnose(x: Tensor, n_items: int, reg: float | None) -> Diagnosis:
         products=_products(cost, weight),
         nearness=nearness,
         cloud_nearness=cloud,
+        tightness=tightness,
         n_items=n_items,
         n_seen=n,
         verdict=verdict,
@@ -182,18 +192,18 @@ def _diagnose(x: Tensor, n_items: int, reg: float | None) -> Diagnosis:
 
 
 def _judge(
-    choice: AutoReg, reg: float | None, nearness: float, cloud: float, n: int
+    choice: AutoReg, reg: float | None, nearer: float, tightness: float, n: int
 ) -> tuple[Verdict, tuple[str, ...]]:
     if n < _FEW:
         return "neutral", (f"{n} items are too few to have neighbourhoods.",)
     said = list(choice.reasons()) if reg is None else []
     (few, low), (many, high) = _GROUPS
     wanted = low + (high - low) * min(max(math.log(n / few) / math.log(many / few), 0.0), 1.0)
-    has_groups = cloud > 0 and nearness >= wanted * cloud
-    compared = f"neighbours are {nearness / cloud:.2f} times as near" if cloud > 0 else "all items are alike"
+    has_groups = nearer >= wanted or (nearer > 0 and tightness >= _TIGHT)
     said.append(
-        f"{'items fall into groups' if has_groups else 'hardly any groups'}: {compared} as in a cloud of the same "
-        f"covariance (groups show from {wanted:.2f})."
+        f"{'items fall into groups' if has_groups else 'hardly any groups'}: beside a cloud of the same covariance, "
+        f"neighbours are {nearer:.2f} times as near (groups show from {wanted:.2f}) and {tightness:.2f} times as close "
+        f"(from {_TIGHT:g})."
     )
     if reg is None:
         return ("likely helps" if has_groups else "neutral"), tuple(said)
@@ -227,14 +237,15 @@ def _cloud(x: Tensor) -> Tensor:
     return cloud
 
 
-def _nearness(cosines: Tensor) -> float:
+def _nearness(cosines: Tensor) -> tuple[float, float]:
+    """Mean cosine of the fifth nearest neighbour, over the standard deviation of all cosines and as it is."""
     n = len(cosines)
     if n < 2:
-        return 0.0
+        return 0.0, 0.0
     own = torch.eye(n, dtype=torch.bool, device=cosines.device)
     spread = float(cosines[~own].std()) if n > 2 else 0.0
-    nearest = cosines.masked_fill(own, -2.0).topk(min(_NEAR, n - 1), dim=-1).values[:, -1]
-    return float(nearest.mean()) / spread if spread > 1e-9 else 0.0
+    fifth = float(cosines.masked_fill(own, -2.0).topk(min(_NEAR, n - 1), dim=-1).values[:, -1].mean())
+    return (fifth / spread if spread > 1e-9 else 0.0), fifth
 
 
 def _hubness(similarity: Tensor) -> float:

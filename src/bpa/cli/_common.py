@@ -19,10 +19,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from cyclopts import Parameter, Token
+from numpy.typing import NDArray
 
 from bpa._errors import ArgumentError
+from bpa.auto import choose_reg
 from bpa.memory import parse_bytes
 from bpa.records import RunRecord, plain
 from bpa.report.table import Table
@@ -209,6 +212,14 @@ def progress(label: str, total: int | None = None) -> Iterator[Callable[[int, in
     finally:
         if shown:
             bar.stop()
+
+
+def told_choice(regs: Sequence[float | Literal["auto"] | None], x: NDArray[np.float32]) -> dict[str, Any]:
+    """What ``reg="auto"`` chose for the set ``x`` (n, d), for `emit`; nothing where it was not asked for."""
+    if "auto" not in regs:
+        return {}
+    choice = choose_reg(torch.from_numpy(x))
+    return {"reg auto": round(float(choice.reg), 4), "because": " ".join(choice.reasons())}
 
 
 def say(text: str) -> None:

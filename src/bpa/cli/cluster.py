@@ -22,6 +22,7 @@ from bpa.cli._common import (
     Seed,
     emit,
     progress,
+    told_choice,
 )
 from bpa.cli._common import Transforms as _Transforms
 from bpa.data.features import read_features
@@ -89,9 +90,10 @@ def cluster(
         device=device,
     )
     store = None if out is None else RunStore(out)
+    given = read_features(features, labels=labels, key=key)
     with progress("fits") as tick:
         run = run_clustering(
-            read_features(features, labels=labels, key=key),
+            given,
             config,
             store=store,
             budget=budget,
@@ -102,4 +104,5 @@ def cluster(
         files["clusters"] = write_clusters(out / "clusters.csv", run.labels)
     if clusters is not None:
         files["clusters"] = write_clusters(clusters, run.labels)
-    emit(json=json, tables=[cluster_table(run.record)], records=[run.record], files=files)
+    chosen = told_choice(reg, given.features) if share == 1 else {}
+    emit(json=json, tables=[cluster_table(run.record)], records=[run.record], files=files, **chosen)

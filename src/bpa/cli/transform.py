@@ -8,7 +8,20 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from bpa._errors import ArgumentError
-from bpa.cli._common import Budget, Device, Dtype, Features, Json, Key, Labels, NIter, Reg, emit, progress
+from bpa.cli._common import (
+    Budget,
+    Device,
+    Dtype,
+    Features,
+    Json,
+    Key,
+    Labels,
+    NIter,
+    Reg,
+    emit,
+    progress,
+    told_choice,
+)
 from bpa.data.features import read_features
 from bpa.experiments.transforming import TransformConfig, transform_to_file
 from bpa.memory import format_bytes
@@ -54,4 +67,11 @@ def transform(
     with progress("rows of W", len(given)) as tick:
         done = transform_to_file(given, output, config, budget=budget, on_progress=tick)
     memory = done.pop("estimate")
-    emit(json=json, files={"written": output}, memory=memory if json else format_bytes(memory), **done)
+    chosen = told_choice(reg, given.features) if transform.startswith("bpa") else {}
+    emit(
+        json=json,
+        files={"written": output},
+        memory=memory if json else format_bytes(memory),
+        **done,
+        **chosen,
+    )
