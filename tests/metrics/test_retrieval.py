@@ -156,6 +156,17 @@ def test_every_query_equals_a_slow_evaluation(seed, n_query, n_gallery, levels, 
     from_lists = evaluate_lists(lists, qi, gi, qc, gc)
     np.testing.assert_allclose(from_lists.average_precision, truth[:, 0], atol=1e-12)
     np.testing.assert_allclose(from_lists.cmc, scores.cmc)
+    for definition in ("trapezoid", "scikit-learn"):
+        named = evaluate_lists(lists, qi, gi, qc, gc, average_precision=definition)
+        ranked = evaluate_ranking(
+            np.argsort(np.argsort(distances, axis=1, kind="stable"), axis=1),
+            qi,
+            gi,
+            qc,
+            gc,
+            average_precision=definition,
+        )
+        np.testing.assert_allclose(named.average_precision, ranked.average_precision, atol=1e-12)
     cut = evaluate_lists(lists[:, : max(1, n_gallery // 2)], qi, gi, qc, gc)
     assert cut.mean_ap <= scores.mean_ap + 1e-12
     half = n_query // 2

@@ -233,7 +233,14 @@ def evaluate_lists(
         ranks = np.flatnonzero(np.isin(kept, relevant)) + 1
         tally.add(
             query,
-            _Ranks(ranks, ranks, ranks, ranks, len(relevant), truth.n_gallery - len(deleted)),
+            _Ranks(
+                ranks,
+                ranks,
+                ranks,
+                np.arange(1, len(ranks) + 1),
+                len(relevant),
+                truth.n_gallery - len(deleted),
+            ),
             average_precision,
             "index",
         )
