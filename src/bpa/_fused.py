@@ -130,7 +130,7 @@ class _FusedBackward(torch.autograd.Function):
         diagonal: float,
     ) -> Tensor:
         n, d = x.shape[-2:]
-        sets, grad_x = x.reshape(-1, n, d), x.new_empty(x.shape)
+        sets, grad_x = x.reshape(-1, n, d), _on_huge_pages(x.new_empty(x.shape))
         out = grad_x.view(-1, n, d)
         grad, affinity = grad.reshape(-1, n, n), affinity.reshape(-1, n, n)
         log_us, log_vs = log_us.reshape(-1, *log_us.shape[-2:]), log_vs.reshape(-1, *log_vs.shape[-2:])
