@@ -68,7 +68,7 @@ if __name__ == "__main__":
         lines(have),
         [
             "Same protocol, our features; one draw a set (about 1,000 items; stereo 2,620 of which 740 query).",
-            "Baselines with the parameters of their papers, not tuned. Emoji and stereo have cameras; the other sets have "
+            "Baselines with the parameters of their papers, not tuned. Emoji and stereo have cameras; other sets have "
             "20 to 100 relevant items a query.",
             "95 % intervals of every row and of its difference to cosine are in the tables of the sets.",
         ],
