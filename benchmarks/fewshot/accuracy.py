@@ -15,13 +15,16 @@ import platform
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 import bpa
 from bpa.data.features import read_features
-from bpa.experiments.fewshot import FewShotConfig, FewShotResult, run_fewshot
+from bpa.experiments.fewshot import FewShotConfig, run_fewshot
 from bpa.experiments.store import RunStore, write_atomically
-from bpa.metrics.intervals import Interval
+from bpa.experiments.transforms import FREE
+from bpa.metrics.intervals import Interval, mean_interval, paired_difference
+from bpa.records import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("BPA_DATA", ROOT.parent / "shared" / "data"))
@@ -35,80 +38,110 @@ SETS = {
 }
 REGS = (0.05, 0.1, 0.2, 0.5, 1.5)
 HOSTS = ("protonet", "pmf", "ptmap")
+ORDER = (
+    *FREE,
+    *(f"bpa {reg}" for reg in (*REGS, "auto")),
+    *(f"bpa-attn {reg}" for reg in REGS),
+    "cosine",
+    "softmax 0.1",
+    "dual-softmax 0.1",
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, default=2000)
     parser.add_argument("--sets", nargs="+", default=list(SETS))
+    parser.add_argument("--shots", nargs="+", type=int, default=[1, 5])
+    parser.add_argument("--only", choices=("all", "bpa", "bpa-attn", "naive", "signed"), default="all")
+    parser.add_argument("--regs", nargs="+", default=[*map(str, REGS), "auto"])
     parser.add_argument("--work", type=Path, default=Path("fewshot-accuracy"))
     given = parser.parse_args()
     out = {"n_tasks": given.tasks, "protocol": "ptmap", "seed": 0, "n_way": 5, "torch": torch.__version__,
            "bpa": bpa.__version__, "machine": platform.machine(), "sets": {}}  # fmt: skip
     for name in given.sets:
-        path = DATA / f"{name}.npz"
-        if not path.exists():
-            print(f"{path} is absent; skipped")
-            continue
-        out["sets"][name] = measure(name, path, given.tasks, given.work / name)
+        if (DATA / f"{name}.npz").exists():
+            measure(name, given)
+        else:
+            print(f"{name} is absent from {DATA}; skipped")
+    for name in SETS:  # whatever has been measured so far, in this call or before
+        if (given.work / name).exists():
+            out["sets"][name] = report(name, RunStore(given.work / name).records(), given.tasks)
     write_atomically(RESULTS / "accuracy.json", json.dumps(out, indent=1, ensure_ascii=False) + "\n")
     write_atomically(RESULTS / "accuracy.md", markdown(out))
 
 
-def measure(name: str, path: Path, n_tasks: int, work: Path) -> dict[str, object]:
-    title, shots = SETS[name]
-    features = read_features(path)
-    rows: list[dict[str, object]] = []
-    with RunStore(work) as store:
-        for shot, query in shots.items():
-            base = FewShotConfig(hosts=HOSTS, shots=(shot,), n_query=query, n_tasks=n_tasks)
-            runs = [
-                replace(base, transforms=("bpa",), regs=(*REGS, "auto")),
-                replace(base, transforms=("bpa-attn",), regs=REGS),
-                replace(base, transforms=("cosine", "softmax", "dual-softmax"), regs=(0.1,)),
-            ]
+def measure(name: str, given: argparse.Namespace) -> None:
+    """Run what is missing of one set."""
+    features = read_features(DATA / f"{name}.npz")
+    regs = tuple(reg if reg == "auto" else float(reg) for reg in given.regs)
+    fixed = tuple(reg for reg in regs if reg != "auto")
+    with RunStore(given.work / name) as store:
+        for shot in given.shots:
+            base = FewShotConfig(hosts=HOSTS, shots=(shot,), n_query=SETS[name][1][shot], n_tasks=given.tasks)
+            parts = {
+                "bpa": replace(base, transforms=("bpa",), regs=regs),
+                "bpa-attn": replace(base, transforms=("bpa-attn",), regs=fixed or (0.1,)),
+                "naive": replace(base, transforms=("cosine", "softmax", "dual-softmax"), regs=(0.1,)),
+            }
             if (features.features < 0).any():
-                runs.append(
-                    replace(
-                        base, hosts=("ptmap",), transforms=("bpa",), regs=(*REGS, "auto"), nonneg="signed"
-                    )
+                parts["signed"] = replace(
+                    base, hosts=("ptmap",), transforms=("bpa",), regs=regs, nonneg="signed"
                 )
-            for config in runs:
-                result = run_fewshot(features, config, store=store)
-                rows += rows_of(result, config)
-                print(name, shot, config.transforms, flush=True)
+            for part, config in parts.items():
+                if given.only in ("all", part):
+                    run_fewshot(features, config, store=store)
+                    print(name, shot, part, flush=True)
+
+
+def report(name: str, records: list[RunRecord], n_tasks: int) -> dict[str, object]:
+    """Rows of every measured cell, gains paired over the same tasks."""
+    cells: dict[tuple[str, int], dict[str, RunRecord]] = {}
+    for record in records:
+        config = record.config
+        if config["n_tasks"] == n_tasks:
+            host = config["host"] + (" (signed power)" if config.get("nonneg") == "signed" else "")
+            label = config["transform"] + ("" if config["reg"] is None else f" {config['reg']}")
+            cells.setdefault((host, config["n_shot"]), {})[label] = record
+    rows = []
+    order = {label: i for i, label in enumerate(ORDER)}
+    for (host, shot), found in sorted(cells.items()):
+        percent = {label: 100 * np.asarray(record.values["accuracy"]) for label, record in found.items()}
+        free = [label for label in FREE if label in percent]
+        if len(free) < len(FREE):
+            continue  # interrupted before the baselines were done
+        best = max(free, key=lambda label: percent[label].mean(), default=None)
+        for label in sorted(percent, key=lambda label: order.get(label, 99)):
+            own = percent[label]
+            rows.append(
+                {
+                    "host": host,
+                    "shot": shot,
+                    "query": found[label].config["n_query"],
+                    "transform": label,
+                    "accuracy": plain(mean_interval(own)),
+                    "gain": None
+                    if label == "identity"
+                    else plain(paired_difference(own, percent["identity"])),
+                    "gain_over_best_free": None
+                    if label in FREE
+                    else plain(paired_difference(own, percent[best])),
+                    "best_free": best,
+                    "seconds": round(found[label].seconds, 2),
+                }
+            )
+    data = records[0].data if records else {}
     return {
-        "title": title,
-        "n": len(features),
-        "dim": features.dim,
-        "sha256": features.sha256,
-        "rows": unique(rows),
+        "title": SETS[name][0],
+        "n": data.get("n"),
+        "dim": data.get("dim"),
+        "sha256": data.get("sha256"),
+        "rows": rows,
     }
 
 
-def rows_of(result: FewShotResult, config: FewShotConfig) -> list[dict[str, object]]:
-    def plain(value: Interval | None) -> list[float] | None:
-        return None if value is None else [round(value.mean, 3), round(value.half_width, 3)]
-
-    host = {"signed": "ptmap (signed power)"}.get(config.nonneg)
-    return [
-        {
-            "host": host or item.cell.host,
-            "shot": item.cell.n_shot,
-            "query": config.n_query,
-            "transform": item.cell.name,
-            "accuracy": plain(item.mean),
-            "gain": plain(item.gain),
-            "gain_over_best_free": plain(item.gain_over_best),
-            "best_free": item.best,
-            "seconds": round(item.seconds, 2),
-        }
-        for item in result.cells
-    ]
-
-
-def unique(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    return list({(row["host"], row["shot"], row["transform"]): row for row in rows}.values())
+def plain(value: Interval) -> list[float]:
+    return [round(value.mean, 3), round(value.half_width, 3)]
 
 
 def markdown(out: dict) -> str:
