@@ -6,8 +6,9 @@ Every setting is fixed beforehand; what does not help is shown like what does.
 from __future__ import annotations
 
 import base64
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bpa._errors import MissingExtraError
 from bpa.cost import cosine_cost
 from bpa.data.catalog import embedded_sketches
 from bpa.experiments.clustering import ClusterConfig, run_clustering
@@ -85,11 +87,36 @@ def run_demo(
     -------
     list of RunRecord
         Studies ``fewshot``, ``cluster``, ``retrieval-demo`` and ``affinities``.
+
+    Notes
+    -----
+    Computes on one thread: sums then come out alike on any number of cores, and a busy machine is not made busier.
     """
-    config = config or DemoConfig()
+    with _one_thread():
+        return _run(store, config or DemoConfig(), on_progress or (lambda _done, _all: None))
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Hold torch, BLAS and OpenMP to one thread."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ModuleNotFoundError as error:
+        if error.name != "threadpoolctl":
+            raise
+        raise MissingExtraError("the demonstration", "app") from None
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _run(store: RunStore, config: DemoConfig, tell: Progress) -> list[RunRecord]:
     sketches = embedded_sketches()
     labels = _labels(sketches)
-    tell = on_progress or (lambda _done, _all: None)
     few_shot = FewShotConfig(
         hosts=("protonet",), transforms=("bpa",), regs=config.regs, shots=(1, 5), n_tasks=config.tasks,
         protocol="balanced", seed=config.seed,
