@@ -5,6 +5,8 @@
 # Each works from a fresh clone: the first run makes .venv and installs into it, later runs find it as it is.
 
 PYTHON ?= python3
+# Sets in the tests and scripts are small: more threads cost more than they give, most of all on a busy machine.
+export OMP_NUM_THREADS ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
