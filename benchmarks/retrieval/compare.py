@@ -78,12 +78,23 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", default=list(NAMES))
-    for name in parser.parse_args().names:
+    parser.add_argument(
+        "--plain", action="store_true", help="first the rows without re-ranking; a later run goes on"
+    )
+    args = parser.parse_args()
+    for name in args.names:
         task = task_of(name)
         if task is None:
             print(f"{name}: not here, skipped")
             continue
         store = Memory(JOURNAL / f"{name}.jsonl")
+        if args.plain:
+            run_retrieval(
+                task,
+                replace(CONFIG, rerank="none", baselines=CONFIG.baselines[:4] + CONFIG.baselines[5:]),
+                store=store,
+            )
+            continue
         records = run_retrieval(task, CONFIG, store=store)
         records += [r for r in run_retrieval(task, SMALL, store=store) if r.config["rerank"]]
         for number, record in enumerate(records):
