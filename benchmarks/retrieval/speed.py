@@ -106,7 +106,9 @@ def joint(n: int, with_half: bool = True) -> dict:
             "Gram product": first, "row product": second, "joint dense": dense, "joint top-50": sparse,
             "joint bfloat16": half if with_half else None,
         },
-        "ratio to the two products": {"dense": dense / floor, "top-50": sparse / floor, "bfloat16": half / floor if with_half else None},
+        "ratio to the two products": {
+            "dense": dense / floor, "top-50": sparse / floor, "bfloat16": half / floor if with_half else None,
+        },
         "target": {"dense": 1.3, "top-50": 0.6}, "quality": found,
     }  # fmt: skip
 
