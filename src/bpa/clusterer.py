@@ -77,8 +77,8 @@ class BPAClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit
 
     Notes
     -----
-    On the real feature sets of the benchmarks ``"smooth"`` gained over k-means on raw, unit and centred
-    features; ``"rows"`` often lost. See the guide on clustering for the table.
+    On CIFAR-10 features ``"smooth"`` and ``"spectral"`` gained one to two points of NMI over the best of raw,
+    unit and centred rows, where ``"rows"`` at the same ``reg`` lost four. The guide on clustering has tables.
 
     A new item is matched to its nearest fitted items with the fitted potentials; its entry of an
     eigenvector v with eigenvalue λ is :math:`\lambda^{-1} \sum_j p_j v_j`, which for a fitted item is its
