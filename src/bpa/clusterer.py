@@ -77,8 +77,8 @@ class BPAClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit
 
     Notes
     -----
-    On CIFAR-10 features ``"smooth"`` and ``"spectral"`` gained one to two points of NMI over the best of raw,
-    unit and centred rows, where ``"rows"`` at the same ``reg`` lost four. The guide on clustering has tables.
+    Gain in NMI over the best of raw, unit and centred rows, CIFAR-10 / emoji features, percent: ``"spectral"``
+    1.8 ± 1.4 / 1.2 ± 0.7, ``"smooth"`` 1.5 ± 1.7 / 0.5 ± 0.6, ``"rows"`` −4.2 ± 1.8 / 0.5 ± 0.5.
 
     A new item is matched to its nearest fitted items with the fitted potentials; its entry of an
     eigenvector v with eigenvalue λ is :math:`\lambda^{-1} \sum_j p_j v_j`, which for a fitted item is its
