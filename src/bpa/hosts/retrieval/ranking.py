@@ -434,7 +434,11 @@ def _rank_joint(x: Tensor, n_query: int, gallery_start: int, settings: _Settings
     if rows.neighbours is not None:
         return _rank_graph(x, n_query, gallery_start, settings)
     if settings.cost == "euclidean" or settings.storage is not None:
-        plan = _dense_euclidean(x, settings) if settings.cost == "euclidean" else _dense_half(x, settings)
+        if settings.cost == "euclidean":
+            plan = _dense_euclidean(x, settings)
+        else:
+            x = unit_rows(x).float()
+            plan = _dense_half(x, settings)
         del x
         seen = _look(plan.sample, n, plan.marginal_error, plan.scale)
         if rows.top is not None:
@@ -642,18 +646,17 @@ def _dense_euclidean(x: Tensor, settings: _Settings) -> _Held:
 
 
 def _dense_half(x: Tensor, settings: _Settings) -> _Held:
-    """W in half precision: the kernel is built, balanced and finished in one n × n buffer of the small type."""
+    """W of unit rows in half precision: built, balanced and finished in one n × n buffer of the small type."""
     if settings.cost != "cosine" or 2 / settings.reg > 80 or settings.storage != torch.bfloat16:
         raise ArgumentError(
             "The 'storage' parameter of bpa_rank is offered as torch.bfloat16, for the cosine cost with reg ≥ 0.025 "
             f"(float16 cannot hold exp(-2/reg)). Got {settings.storage}, cost={settings.cost!r}, reg={settings.reg}."
         )
-    v_rows = unit_rows(x).float()
-    n = len(v_rows)
+    n = len(x)
     block = block_rows(n, 8)
     kernel = torch.empty(n, n, dtype=settings.storage)
     for start, stop in spans(n, block):
-        part = torch.mm(v_rows[start:stop], v_rows.T)
+        part = torch.mm(x[start:stop], x.T)
         part.sub_(1).div_(settings.reg).exp_()
         own = torch.arange(start, stop)
         part[own - start, own] = 0
