@@ -74,7 +74,7 @@ def test_papers_numbers_are_shown_only_on_the_users_word(features: FeatureSet) -
 
 
 def test_the_main_table_is_compared_row_by_row(features: FeatureSet) -> None:
-    config = FewShotConfig(hosts=("protonet", "ptmap"), shots=(1, 5), n_tasks=3)
+    config = FewShotConfig(hosts=("protonet", "ptmap"), regs=(0.1, "auto"), shots=(1, 5), n_tasks=3)
     result = run_fewshot(features, config)
     table = paper_table(result, "miniimagenet-wrn")
     found = {(row[1], row[2]): row[3] for row in table.rows}

@@ -85,7 +85,7 @@ def paper_table(result: FewShotResult, file: str) -> Table:
             ("bpa", 1): row and row.one_shot_bpa,
             ("bpa", 5): row and row.five_shot_bpa,
         }.get((item.cell.transform, item.cell.n_shot))
-        if printed is not None:
+        if printed is not None and item.cell.reg != "auto":  # the paper knows fixed weights only
             rows.append(
                 (
                     item.cell.host,
