@@ -36,6 +36,10 @@ REGS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0)
 PTMAP_REGS = (0.02, 0.05, 0.1, 0.2, 0.5, 2.0)
 SHARES = (0.25, 0.5)
 """Other values of the rule's one constant for small sets, for choosing it with a set left out."""
+TASKS = {True: (1000, 150), False: (300, 60)}
+"""Tasks for ProtoNet and for PT-MAP, on real sets and others."""
+REPEATS = {True: (4, 2), False: (4, 1)}
+"""Draws for k-means and for retrieval."""
 SPHERES = ((10, 0.34), (69, 0.22), (180, 0.22), (1234, 0.15))
 
 
@@ -194,10 +198,11 @@ def run(name: str, quick: bool, parts: tuple[str, ...]) -> None:
     else:
         data = SETS[name]()
         is_real = name in REAL
-        many, few = (40, 20) if quick else (1000, 150) if is_real else (300, 60)
+        many, few = (40, 20) if quick else TASKS[is_real]
+        fits, draws = (2, 1) if quick else REPEATS[is_real]
         work = [fewshot(data, many, few)] if "fewshot" in parts else []
-        work += [clusters(data, 2 if quick else 4)] if "clusters" in parts and name != "emoji" else []
-        work += [retrieval(data, 1 if quick or not is_real else 2)] if "retrieval" in parts else []
+        work += [clusters(data, fits)] if "clusters" in parts and name != "emoji" else []
+        work += [retrieval(data, draws)] if "retrieval" in parts else []
         facts = quantities(data) if "quantities" in parts else {}
     for part in work:
         for host, method, values in part:
@@ -212,7 +217,9 @@ def run(name: str, quick: bool, parts: tuple[str, ...]) -> None:
     redone = {host for host, _ in scores}
     with path.open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow("set host method mean half_width n auto_minus auto_minus_half_width".split())
+        table.writerow(
+            ["set", "host", "method", "mean", "half_width", "n", "auto_minus", "auto_minus_half_width"]
+        )
         table.writerows(row for row in kept if row[1] not in redone)
         for (host, method), values in scores.items():
             keep = np.isfinite(values)
@@ -233,8 +240,14 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sets", nargs="*", default=[*SETS, "sphere"])
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--light", action="store_true", help="Few regs, tasks and repeats: some 20 s a set.")
     parser.add_argument("--parts", default="fewshot,clusters,retrieval,quantities", help="What to (re)do.")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.light:
+        REGS = PTMAP_REGS = (0.1, 0.2, 0.5, 2.0)
+        SHARES = ()
+        TASKS = {True: (300, 50), False: (200, 40)}
+        REPEATS = {True: (3, 1), False: (3, 1)}
     for chosen in options.sets:
         run(chosen, options.quick, tuple(options.parts.split(",")))
