@@ -39,7 +39,7 @@ __all__ = ["fused_affinities", "is_fusible"]
 _PANEL = 256
 """Rows of one panel of a large set."""
 _LARGE = 600
-"""Sets of more items than this are computed by panels, and with rows normalised beforehand."""
+"""Sets of more items than this are computed by panels."""
 _ORDINARY_SQUARED_NORM = (1e-24, 1e30)
 """Squared row norms between these are normalised after the Gram product; others, zero among them, beforehand."""
 _CHUNK_BYTES = 1 << 22
@@ -293,23 +293,26 @@ def _write_kernel(x: Tensor, reg: float, out: Tensor, check: Callable[[], None])
     ``check`` refuses NaN and Inf; it is called only where the norms say that something is out of the ordinary.
     """
     is_large = x.shape[-2] > _LARGE
-    gram = None if is_large else torch.bmm(x, x.mT, out=out)
-    squared = torch.linalg.vecdot(x, x) if gram is None else gram.diagonal(dim1=-2, dim2=-1)
+    if is_large:
+        squared: Tensor = torch.linalg.vector_norm(x, dim=-1).square()
+    else:
+        squared = torch.bmm(x, x.mT, out=out).diagonal(dim1=-2, dim2=-1)
     low, high = _ORDINARY_SQUARED_NORM
-    if not bool(((squared >= low) & (squared <= high)).all()):
+    if bool(((squared >= low) & (squared <= high)).all()):
+        rows, inverse = x, squared.rsqrt()
+        factor = inverse
+    else:
         check()
         rows, inverse = _unit_rows_and_inverse_norms(x)
-        rows = rows * reg**-0.5
-    else:
-        inverse = squared.rsqrt()
-        rows = x * (inverse * reg**-0.5)[..., :, None] if is_large else x
+        factor = torch.ones_like(inverse)
+    factor = factor * reg**-0.5
     if is_large:
-        for one, kernel in zip(rows, out, strict=True):
-            _write_large_kernel(one, kernel)
-    elif rows is x:
-        out.mul_((inverse / reg)[..., :, None]).mul_(inverse[..., None, :]).exp_()
+        for one, own, kernel in zip(rows, factor, out, strict=True):
+            _write_large_kernel(one, own, kernel)
     else:
-        torch.bmm(rows, rows.mT, out=out).exp_()
+        if rows is not x:
+            torch.bmm(rows, rows.mT, out=out)
+        out.mul_(factor[..., :, None]).mul_(factor[..., None, :]).exp_()
     out.diagonal(dim1=-2, dim2=-1).zero_()
     return inverse
 
@@ -322,14 +325,14 @@ def _unit_rows_and_inverse_norms(x: Tensor) -> tuple[Tensor, Tensor]:
     return unit, torch.where(norm > 0, 1 / norm, 0.0)
 
 
-def _write_large_kernel(rows: Tensor, kernel: Tensor) -> None:
-    """Write exp(rows rowsᵀ) (n, n): panels of the upper triangle, each mirrored below the diagonal."""
+def _write_large_kernel(rows: Tensor, factor: Tensor, kernel: Tensor) -> None:
+    """Write exp(factor_i ⟨rows_i, rows_j⟩ factor_j): panels of the upper triangle, each mirrored below the diagonal."""
     n = len(rows)
     for start in range(0, n, _PANEL):
         stop = min(start + _PANEL, n)
         panel = kernel[start:stop, start:]
         torch.mm(rows[start:stop], rows[start:].T, out=panel)
-        panel.exp_()
+        panel.mul_(factor[start:stop, None]).mul_(factor[start:]).exp_()
         kernel[stop:, start:stop] = panel[:, stop - start :].T
 
 
