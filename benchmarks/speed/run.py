@@ -86,7 +86,7 @@ def time_case(
             if time.perf_counter() - begin < 2:
                 call()
         except Exception as error:  # a peer that cannot do this size is a result too
-            failed[method.name] = f"{type(error).__name__}: {error}"[:200]
+            failed[method.name] = f"{type(error).__name__}: {error}".splitlines()[0][:120]
             continue
         calls[method.name] = call
         if method.name == "bpa":
