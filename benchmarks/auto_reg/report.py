@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from sets import REAL, SETS
 
 from bpa.diagnostics import diagnose
 
@@ -28,9 +29,11 @@ class Cell:
 
     @property
     def family(self) -> str:
+        """The host without shots and metric."""
         return self.host.split()[0]
 
     def best_fixed(self) -> str:
+        """The fixed reg with the best mean, which only labels can tell."""
         return max((name for name in self.mean if name.startswith("bpa ")), key=lambda name: self.mean[name])
 
 
@@ -102,6 +105,8 @@ def lines(cells: list[Cell]) -> list[str]:
     below = [
         f"{cell.of} {cell.host} ({gain:+.2f} ± {half:.2f})" for _, gain, half, cell in worst if gain < -MARGIN
     ]
+    real = [i for i, cell in enumerate(cells) if cell.of in REAL]
+    tenths = [cell.mean["bpa 0.1"] - cell.mean[free[cell.family]] for cell in cells]
     out += ["", "## The targets", ""]
     out += [
         f"- {len(cells)} cells over {len({cell.of for cell in cells})} sets. Mean gain over free: auto "
@@ -110,6 +115,8 @@ def lines(cells: list[Cell]) -> list[str]:
         f"{everywhere[single]:+.2f}; reg 0.1 {everywhere['bpa 0.1']:+.2f}.",
         f"- Cells that lose more than {MARGIN} beyond their interval: {', '.join(losses) or 'none'}.",
         f"- Cells whose mean is below −{MARGIN}: {', '.join(below) or 'none'}.",
+        f"- Real sets alone ({len(real)} cells): auto {mean_of(real, gains):+.2f}, the best fixed reg of each cell "
+        f"{mean_of(real, best_gains):+.2f}, 0.1 {mean_of(real, tenths):+.2f}.",
         "", "Mean gain by host:", "",
         "| host | auto | best fixed of each cell | 0.1 | share |", "|---|---|---|---|---|",
     ]  # fmt: skip
@@ -120,6 +127,11 @@ def lines(cells: list[Cell]) -> list[str]:
         out.append(f"| {family} | {a:+.2f} | {b:+.2f} | {tenth:+.2f} | {100 * a / b:.0f} % |" if b > 0 else
                    f"| {family} | {a:+.2f} | {b:+.2f} | {tenth:+.2f} | – |")  # fmt: skip
     return out + left_out(cells) + singles(everywhere)
+
+
+def mean_of(which: list[int], values: list[float]) -> float:
+    """Mean of the chosen values."""
+    return float(np.mean([values[i] for i in which]))
 
 
 def left_out(cells: list[Cell]) -> list[str]:
@@ -175,7 +187,6 @@ def singles(everywhere: dict[str, float]) -> list[str]:
 def forecasts(cells: list[Cell]) -> list[str]:
     """How often the verdict of ``diagnose`` was right."""
     import torch
-    from sets import SETS
 
     free = free_of(cells)
     out = [
@@ -202,8 +213,8 @@ def forecasts(cells: list[Cell]) -> list[str]:
     for reg in (None, 0.1):
         mine = [right for which, right in hits if which == reg]
         out += ["", f"reg={'auto' if reg is None else reg}: {sum(mine)} of {len(mine)} right."]
-    out += ["", "Right means: a mean gain over free above 0.5 points for *likely helps*, within 1.5 for *neutral*, below "
-            "−0.5 for *likely hurts*."]  # fmt: skip
+    out += ["", "Right means: a mean gain over free above 0.5 points for *likely helps*,"]
+    out += ["within 1.5 for *neutral*, below −0.5 for *likely hurts*."]
     return out
 
 

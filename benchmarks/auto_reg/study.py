@@ -50,6 +50,7 @@ class OtherShare:
         self.share, self.layer = share, BPA(reg="auto")
 
     def __call__(self, x: torch.Tensor, *, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Map (..., n, d) to (..., n, n)."""
         kept = bpa.auto._SHARE
         bpa.auto._SHARE = self.share
         try:
@@ -213,7 +214,7 @@ def run(name: str, quick: bool, parts: tuple[str, ...]) -> None:
     kept = []
     if path.exists():
         with path.open(newline="") as file:
-            kept = [row for row in csv.reader(file)][1:]
+            kept = list(csv.reader(file))[1:]
     redone = {host for host, _ in scores}
     with path.open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
