@@ -27,7 +27,7 @@ autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 default_role = "literal"
-suppress_warnings = ["config.cache"]
+suppress_warnings = ["config.cache", "myst.header"]  # included tables bring their own headings
 
 html_theme = "pydata_sphinx_theme"
 html_title = "bpa"
