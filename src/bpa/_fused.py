@@ -86,8 +86,9 @@ class _FusedAffinities(torch.autograd.Function):
             out = affinity[chunk]
             inverse[chunk] = _write_kernel(sets[chunk], reg, out, check)
             sweeps = alternate(_RowKernel(out), n_iter=n_iter)
-            log_us[chunk], log_vs[chunk] = torch.stack(sweeps.log_u, 1), torch.stack(sweeps.log_v, 1)
-            largest[chunk] = _write_affinity(out, sweeps.log_u[-1].exp(), sweeps.log_v[-1].exp(), stretch)
+            log_us[chunk], log_vs[chunk] = sweeps.log_u, sweeps.log_v
+            u, v = sweeps.log_u[:, -1].exp(), sweeps.log_v[:, -1].exp()
+            largest[chunk] = _write_affinity(out, u, v, stretch)
         affinity.diagonal(dim1=-2, dim2=-1).fill_(diagonal)
         lead = shape[:-2]
         return (
@@ -137,7 +138,7 @@ class _FusedBackward(torch.autograd.Function):
         log_us, log_vs = log_us.reshape(-1, *log_us.shape[-2:]), log_vs.reshape(-1, *log_vs.shape[-2:])
         largest, inverse = largest.reshape(-1), inverse.reshape(-1, n)
         for chunk in _chunks(len(sets), n, x.element_size()):
-            sweeps = Sweeps(log_us[chunk].unbind(1), log_vs[chunk].unbind(1))
+            sweeps = Sweeps(log_us[chunk], log_vs[chunk])
             plan = _PlanOfAffinity(affinity[chunk], sweeps, largest[chunk], diagonal)
             adjoint = _KernelAdjoint(grad[chunk], plan)
             terms = alternating_adjoint(sweeps, plan, *adjoint.row_and_column_sums())
@@ -188,7 +189,7 @@ class _PlanOfAffinity(ScaledPlan):
     """The plan read out of W: times the stretch, less the diagonal."""
 
     def __init__(self, affinity: Tensor, sweeps: Sweeps, largest: Tensor, diagonal: float) -> None:
-        super().__init__(affinity, sweeps.log_u[-1], sweeps.log_v[-1])
+        super().__init__(affinity, sweeps.log_u[:, -1], sweeps.log_v[:, -1])
         self.largest = largest[:, None]
         self.diagonal = diagonal
 

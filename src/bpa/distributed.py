@@ -265,7 +265,7 @@ class _ShardedPlan(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         kernel = _ShardedKernel(log_kernel, is_safe, ranks)
         sweeps = alternate(kernel, n_iter=n_iter)
-        log_us, log_vs = torch.stack(sweeps.log_u), torch.stack(sweeps.log_v)
+        log_us, log_vs = sweeps.log_u, sweeps.log_v
         ctx.mark_non_differentiable(log_us, log_vs)
         ctx.save_for_backward(log_kernel, log_us, log_vs)
         ctx.ranks = ranks
@@ -279,7 +279,7 @@ class _ShardedPlan(torch.autograd.Function):
         scaled = _ShardedScaling(log_kernel, ranks)
         adjoint = grad * scaled.rows_of(log_us[-1], log_vs[-1])  # with respect to log P
         sums = ranks.gather(adjoint.sum(dim=1)), ranks.add(adjoint.sum(dim=0))
-        for term in alternating_adjoint(Sweeps(log_us.unbind(), log_vs.unbind()), scaled, *sums):
+        for term in alternating_adjoint(Sweeps(log_us, log_vs), scaled, *sums):
             part = scaled.rows_of(term.log_u, term.log_v)
             if term.row is not None:
                 part *= term.row[ranks.rows, None]

@@ -115,9 +115,9 @@ def alternating_adjoint(
     terms = []
     from_u: Tensor | float = row_sums
     from_v = col_sums
-    for sweep in reversed(range(len(sweeps.log_u))):
-        log_u, log_v = sweeps.log_u[sweep], sweeps.log_v[sweep]
-        log_v_before = sweeps.log_v[sweep - 1] if sweep > 0 else None  # None: the start, v = 1
+    for sweep in reversed(range(sweeps.log_u.shape[-2])):
+        log_u, log_v = sweeps.log_u[..., sweep, :], sweeps.log_v[..., sweep, :]
+        log_v_before = sweeps.log_v[..., sweep - 1, :] if sweep > 0 else None  # None: the start, v = 1
 
         weight = from_v / col  # v = c / (Kᵀ u)
         terms.append(Term(log_u, log_v, None, weight))

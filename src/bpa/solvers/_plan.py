@@ -80,8 +80,8 @@ def _forward(
         plan = (log_kernel + (log_u[..., :, None] + log_u[..., None, :])).exp()  # symmetric to the last bit
     else:
         sweeps = alternate(kernel, n_iter=settings.n_iter)
-        log_us, log_vs = torch.stack(sweeps.log_u, dim=-2), torch.stack(sweeps.log_v, dim=-2)
-        plan = (sweeps.log_u[-1][..., :, None] + log_kernel + sweeps.log_v[-1][..., None, :]).exp()
+        log_us, log_vs = sweeps.log_u, sweeps.log_v
+        plan = (log_us[..., -1, :, None] + log_kernel + log_vs[..., -1, None, :]).exp()
         rows = plan.detach().sum(dim=-1)
         error = (rows / (1.0 if log_row is None else log_row.exp()) - 1).abs().amax(dim=-1)
         n_iter = torch.full_like(error, settings.n_iter, dtype=torch.int64)
@@ -133,9 +133,9 @@ class _PlanBackward(torch.autograd.Function):
             weight = symmetric_adjoint(plan, row_sums + col_sums)
             adjoint = adjoint - weight[..., :, None] * plan
             return (adjoint + adjoint.mT) / 2
-        sweeps = Sweeps(log_us.unbind(dim=-2), log_vs.unbind(dim=-2))
+        sweeps = Sweeps(log_us, log_vs)
         kernel = (
-            ScaledPlan(plan, sweeps.log_u[-1], sweeps.log_v[-1])
+            ScaledPlan(plan, log_us[..., -1, :], log_vs[..., -1, :])
             if log_kernel is None
             else LogScaledKernel(log_kernel)
         )

@@ -26,11 +26,11 @@ __all__ = ["Sweeps", "SymmetricScaling", "alternate", "symmetrise"]
 class Sweeps:
     """Every scaling of the alternating sweeps, in logarithms: what a backward pass needs, n-vectors only.
 
-    ``log_u[t]`` and ``log_v[t]``, shapes (..., n) and (..., m), belong to sweep t; the start v = 1 is not stored.
+    ``log_u`` (..., t, n) and ``log_v`` (..., t, m) hold sweep after sweep; the start v = 1 is not stored.
     """
 
-    log_u: tuple[Tensor, ...]
-    log_v: tuple[Tensor, ...]
+    log_u: Tensor
+    log_v: Tensor
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ def alternate(kernel: Kernel, *, n_iter: int) -> Sweeps:
         u_of_sweep.append(u)
         v_of_sweep.append(v)
     return Sweeps(
-        tuple(kernel.log_row_scaling(u) for u in u_of_sweep),
-        tuple(kernel.log_column_scaling(v) for v in v_of_sweep),
+        kernel.log_row_scaling(torch.stack(u_of_sweep, dim=-2)),
+        kernel.log_column_scaling(torch.stack(v_of_sweep, dim=-2)),
     )
 
 
