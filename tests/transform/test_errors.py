@@ -96,6 +96,12 @@ CASES = {
         ShapeError,
         r"'mask'.*\(6,\).*Got \(5,\)",
     ),
+    "mask of another batch": (
+        lambda: balanced_affinities(GOOD.expand(3, 6, 4), mask=torch.ones(2, 6, dtype=torch.bool)),
+        ShapeError,
+        r"'mask'.*\(3, 6\).*Got \(2, 6\)",
+    ),
+    "cost of no items": (lambda: balance(torch.zeros(0, 0)), ShapeError, r"'cost'.*n ≥ 1.*\(0, 0\)"),
     "labels of another size": (
         lambda: balanced_affinities(GOOD, support_labels=torch.zeros(2, 6, dtype=torch.long)),
         ShapeError,

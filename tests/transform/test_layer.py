@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from bpa import BPA, BPAAttention, balance, balanced_affinities
+from bpa import BPA, BPAAttention, ConvergenceWarning, balance, balanced_affinities
+from bpa.solvers import sinkhorn
 
 
 @pytest.fixture
@@ -140,6 +141,26 @@ def test_exports_with_any_number_of_items(generator: torch.Generator) -> None:
     for size in (2, 9, 33):
         x = torch.randn(size, 16, generator=generator)
         torch.testing.assert_close(program.module()(x), balanced_affinities(x), rtol=0, atol=1e-5)
+
+
+def test_balance_answers_in_the_type_it_was_asked_in(x: torch.Tensor) -> None:
+    cost = my_cost(x).half()
+    for solver in ("alternating", "symmetric"):
+        low, full = balance(cost, reg=1.0, solver=solver), balance(cost.float(), reg=1.0, solver=solver)
+        assert low.plan.dtype == low.log_u.dtype == low.log_v.dtype == torch.float16
+        assert torch.equal(low.plan, full.plan.half())
+
+
+def test_any_kernel_can_be_mapped_over(generator: torch.Generator) -> None:
+    kernels = torch.randn(3, 4, 6, generator=generator)
+    row = torch.full((4,), 1.5).log()
+    mapped = torch.func.vmap(lambda kernel: sinkhorn(kernel, row, n_iter=3).plan)(kernels)
+    torch.testing.assert_close(mapped, sinkhorn(kernels, row, n_iter=3).plan, rtol=0, atol=1e-6)
+
+
+def test_a_chosen_reg_says_when_its_plan_did_not_converge(x: torch.Tensor) -> None:
+    with pytest.warns(ConvergenceWarning, match="4 of 4 sets"):
+        balanced_affinities(x, reg="auto", solver="symmetric", max_iter=2)
 
 
 def test_works_on_views_and_under_no_grad(x: torch.Tensor) -> None:

@@ -137,10 +137,6 @@ class _State:
         self._retire(self.n_iter >= self.max_iter)
         return self.active
 
-    def give_up(self, sets: Tensor) -> None:
-        """Stop these sets where rounding allows no better point."""
-        self._retire(sets)
-
     def _retire(self, sets: Tensor) -> None:
         self.active = self.active & ~sets
 
@@ -166,7 +162,6 @@ def _newton_step(state: _State) -> None:
         if not bool(pending.any()):
             return
         length = torch.where(pending, length / 2, length)
-    state.give_up(pending)
 
 
 def _newton_direction(state: _State, gradient: Tensor) -> Tensor:
