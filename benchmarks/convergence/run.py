@@ -56,11 +56,11 @@ def products(kernel: torch.Tensor) -> dict[str, list[int | None]]:
     operator = ExponentialKernel(kernel, 1.0, 1.0, symmetric=True)
     ones = torch.zeros(n, dtype=torch.float64)
     found: dict[str, list[int | None]] = {"alternating": [], "symmetric": []}
-    v, spent, pending = operator.start(), 0, list(GOALS)
+    u, v, spent, pending = None, operator.start(), 0, list(GOALS)
     while pending and spent < MOST:
         product = operator.match_rows(v)
-        if spent:
-            error = float((u / product - 1).abs().max())  # noqa: F821 - set in the first pass
+        if u is not None:
+            error = float((u / product - 1).abs().max())
             while pending and error <= pending[0]:
                 found["alternating"].append(spent)
                 pending.pop(0)
