@@ -12,7 +12,7 @@ no choice.
 import matplotlib.pyplot as plt
 
 from bpa.data import embedded_sketches
-from bpa.experiments.fewshot import FewShotConfig, run_fewshot
+from bpa.runs.fewshot import FewShotConfig, run_fewshot
 
 config = FewShotConfig(
     hosts=("protonet",),

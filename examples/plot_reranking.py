@@ -15,8 +15,8 @@ import torch
 from bpa import balanced_affinities
 from bpa.cost import cosine_cost
 from bpa.data import embedded_sketches
-from bpa.large import LazyAffinity
 from bpa.metrics.retrieval import evaluate_ranking
+from bpa.plans.dense import LazyAffinity
 
 sketches = embedded_sketches()
 x, labels, own = torch.from_numpy(sketches.features), sketches.labels, np.arange(len(sketches))

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from bpa import BPA
-from bpa.baselines import CentredUnitNorm
 from bpa.data import embedded_sketches
+from bpa.transforms.alternatives import CentredUnitNorm
 
 sketches = embedded_sketches()
 labels = sketches.labels

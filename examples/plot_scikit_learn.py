@@ -20,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from bpa import balance
 from bpa.cost import cosine_cost
 from bpa.data import digits
-from bpa.estimator import BPATransformer
+from bpa.estimators.transformer import BPATransformer
 
 some = digits().select(np.arange(600))
 pipeline = make_pipeline(BPATransformer(), KNeighborsClassifier(5))

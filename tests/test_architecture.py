@@ -10,44 +10,29 @@ import pytest
 import bpa
 
 SOURCE = Path(bpa.__file__).resolve().parent
-FOUNDATION = {"_errors", "_checks", "_typing", "records", "memory"}
-CORE = FOUNDATION | {"cost", "solvers"}
-TRANSFORM = CORE | {
-    "_fused",
-    "transform",
-    "memory",
-    "sparse",
-    "large",
-    "distributed",
-    "auto",
-    "diagnostics",
-    "baselines",
-    "metrics",
-}
 
-MAY_IMPORT: dict[str, set[str]] = {
-    "_errors": set(),
-    "_typing": FOUNDATION,
-    "_checks": FOUNDATION,
-    "records": FOUNDATION,
-    "memory": FOUNDATION,
-    "cost": FOUNDATION,
-    "solvers": FOUNDATION | {"cost"},
-    "metrics": FOUNDATION,
-    "hosts": CORE,
-    "data": FOUNDATION,
-    "extract": FOUNDATION,
-    "report": FOUNDATION,
-    "estimator": TRANSFORM,
-    "clusterer": TRANSFORM | {"estimator"},
-    "experiments": TRANSFORM
-    | {"hosts", "data", "extract", "estimator", "clusterer", "report", "experiments"},
-    "cli": TRANSFORM | {"hosts", "data", "extract", "estimator", "clusterer", "report", "experiments", "cli"},
-}
-"""Room → rooms it may import from. What is not named here belongs to the transform."""
+FOUNDATION = ("errors", "_checks", "records", "memory")
+"""What every room may look at; each file of it sees the ones before."""
 
-EXCEPTIONS = {"hosts/retrieval/frozen": {"large"}, "hosts/retrieval/ranking": {"large", "sparse"}}
-"""These hosts are the lazy transform of a gallery: its rows, compared; they have no baseline without it."""
+ROOMS: dict[str, tuple[str, ...]] = {
+    "cost": (),
+    "solvers": (),
+    "metrics": (),
+    "data": (),
+    "kernels": ("cost", "solvers"),
+    "transforms": ("cost", "solvers", "kernels"),
+    "plans": ("cost", "solvers", "kernels", "transforms"),
+    "diagnostics": ("cost", "solvers", "metrics", "transforms"),
+    "estimators": ("cost", "transforms", "plans"),
+    "hosts": ("cost", "solvers", "plans", "transforms.contract"),
+    "runs": (
+        "cost", "solvers", "metrics", "data", "kernels", "transforms", "plans", "diagnostics", "estimators", "hosts",
+        "report.table", "report.figures", "report.page",
+    ),
+    "report": ("metrics.intervals", "runs", "transforms.names"),
+    "cli": ("transforms", "data", "runs", "report"),
+}  # fmt: skip
+"""Room → what it may look at besides the foundation and itself."""
 
 
 def modules() -> list[Path]:
@@ -84,40 +69,42 @@ def imported(path: Path) -> set[tuple[str, ...]]:
     return found
 
 
-def rooms_of(path: Path) -> set[str]:
-    """Return the rooms a file looks at; what a host asks of a transform is a contract, and part of the
-    foundation."""
-    return {target[0] for target in imported(path) if target and target[:2] != ("hosts", "_contract")}
+def may_look_at(room: str) -> set[str]:
+    """What a file of this room may import, as dotted prefixes below ``bpa``."""
+    if room in FOUNDATION:
+        return {room, *FOUNDATION[: FOUNDATION.index(room)], *(("records",) if room == "memory" else ())}
+    return {room, *FOUNDATION, *ROOMS[room]}
+
+
+def is_within(target: tuple[str, ...], allowed: set[str]) -> bool:
+    return any(".".join(target[: k + 1]) in allowed for k in range(len(target)))
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: "/".join(dotted(path)) or "bpa")
-def test_a_room_imports_only_from_rooms_before_it(path: Path) -> None:
-    if path == SOURCE / "__init__.py":
-        allowed = TRANSFORM
-    else:
-        room = dotted(path)[0]
-        allowed = MAY_IMPORT.get(room, TRANSFORM) | {room} | EXCEPTIONS.get("/".join(dotted(path)), set())
-    assert rooms_of(path) <= allowed, f"{path.relative_to(SOURCE)} may not import {rooms_of(path) - allowed}"
+def test_a_room_imports_only_what_the_table_lets_it_see(path: Path) -> None:
+    here = dotted(path)
+    allowed = may_look_at(here[0]) if here else {*FOUNDATION, "transforms", "diagnostics"}
+    strangers = {".".join(target) for target in imported(path) if target and not is_within(target, allowed)}
+    assert not strangers, f"{path.relative_to(SOURCE)} may not import {sorted(strangers)}"
 
 
 def test_every_room_of_the_house_is_in_the_table() -> None:
     rooms = {dotted(path)[0] for path in modules() if dotted(path)}
-    assert rooms <= set(MAY_IMPORT) | TRANSFORM
+    assert rooms == set(ROOMS) | set(FOUNDATION)
 
 
-def test_hosts_of_one_field_do_not_import_another_field_nor_the_transform() -> None:
+def test_hosts_of_one_field_do_not_import_another_field() -> None:
     for path in (SOURCE / "hosts").rglob("*.py"):
         parts = dotted(path)
         for target in imported(path):
-            assert target[:1] != ("transform",), path
             if target[:1] == ("hosts",) and len(target) > 1 and len(parts) > 1:
-                assert target[1] in (parts[1], "_contract"), f"{path} imports {'.'.join(target)}"
+                assert target[1] == parts[1], f"{path} imports {'.'.join(target)}"
 
 
 def test_nothing_imports_the_command_line() -> None:
     for path in modules():
         if dotted(path)[:1] != ("cli",):
-            assert "cli" not in rooms_of(path), path
+            assert all(target[:1] != ("cli",) for target in imported(path)), path
 
 
 def test_reports_read_records_and_import_no_tensors() -> None:

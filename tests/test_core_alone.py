@@ -55,7 +55,7 @@ def test_the_symmetric_plan_converges_and_reports() -> None:
 
 def test_few_shot_runs_on_the_embedded_data() -> None:
     from bpa.data import embedded_sketches
-    from bpa.experiments.fewshot import FewShotConfig, run_fewshot
+    from bpa.runs.fewshot import FewShotConfig, run_fewshot
 
     config = FewShotConfig(hosts=("protonet",), transforms=("bpa",), n_tasks=20, protocol="balanced")
     result = run_fewshot(embedded_sketches(), config)
@@ -66,7 +66,7 @@ def test_few_shot_runs_on_the_embedded_data() -> None:
 
 @pytest.mark.parametrize(
     ("module", "extra", "blocked"),
-    [("bpa.estimator", "sklearn", "sklearn"), ("bpa.cli.main", "app", "cyclopts")],
+    [("bpa.estimators.transformer", "sklearn", "sklearn"), ("bpa.cli.main", "app", "cyclopts")],
 )
 def test_a_missing_extra_is_named_with_its_pip_line(module: str, extra: str, blocked: str) -> None:
     script = f"""

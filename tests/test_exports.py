@@ -19,14 +19,11 @@ PACKAGES = [
         for name in (
             "cost",
             "solvers",
-            "transform",
+            "transforms",
             "data",
-            "baselines",
-            "large",
-            "sparse",
+            "plans",
             "diagnostics",
-            "estimator",
-            "clusterer",
+            "estimators",
         )
         if importlib.util.find_spec(f"bpa.{name}") is not None
     ),
@@ -95,4 +92,4 @@ print("all")
 def core_modules() -> list[str]:
     """Every module but the estimators, the command line and what draws."""
     found = [m.name for m in pkgutil.walk_packages(bpa.__path__, "bpa.")]
-    return [name for name in found if name.split(".")[1] not in {"estimator", "clusterer", "cli"}]
+    return [name for name in found if name.split(".")[1] not in {"estimators", "cli"}]

@@ -15,11 +15,11 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 
 from bpa import BPA, balance
-from bpa.clusterer import BPAClusterer
 from bpa.cost import cosine_cost
-from bpa.estimator import BPATransformer
-from bpa.large import LazyAffinity
-from bpa.sparse import SparseAffinity
+from bpa.estimators.clusterer import BPAClusterer
+from bpa.estimators.transformer import BPATransformer
+from bpa.plans.dense import LazyAffinity
+from bpa.plans.graph import SparseAffinity
 
 Clusters = tuple[np.ndarray, np.ndarray]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bpa.data import embedded_sketches
-from bpa.experiments.fewshot import FewShotConfig, run_fewshot
+from bpa.runs.fewshot import FewShotConfig, run_fewshot
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 

@@ -19,17 +19,17 @@ import torch
 from sets import REAL, SETS
 from sklearn.cluster import KMeans
 
-import bpa.auto
+import bpa.transforms.choosing
 from bpa import BPA
-from bpa.auto import choose_reg
-from bpa.baselines import CentredUnitNorm, UnitNorm
 from bpa.data.synthetic import sphere_clusters
-from bpa.experiments.fewshot import FewShotConfig, run_fewshot
-from bpa.hosts._contract import Identity
 from bpa.metrics.clustering import clustering_scores
 from bpa.metrics.intervals import mean_interval, paired_difference
 from bpa.metrics.retrieval import evaluate_ranking
 from bpa.records import FeatureSet
+from bpa.runs.fewshot import FewShotConfig, run_fewshot
+from bpa.transforms.alternatives import CentredUnitNorm, UnitNorm
+from bpa.transforms.choosing import choose_reg
+from bpa.transforms.contract import Identity
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "auto_reg"
 REGS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -51,12 +51,12 @@ class OtherShare:
 
     def __call__(self, x: torch.Tensor, *, mask: torch.Tensor | None = None) -> torch.Tensor:
         """Map (..., n, d) to (..., n, n)."""
-        kept = bpa.auto._SHARE
-        bpa.auto._SHARE = self.share
+        kept = bpa.transforms.choosing._SHARE
+        bpa.transforms.choosing._SHARE = self.share
         try:
             return self.layer(x, mask=mask)
         finally:
-            bpa.auto._SHARE = kept
+            bpa.transforms.choosing._SHARE = kept
 
 
 def transforms(regs: tuple[float, ...]) -> dict[str, object]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from real_sets import SETS, load
 
-from bpa.clusterer import BPAClusterer
-from bpa.experiments.store import write_atomically
+from bpa.estimators.clusterer import BPAClusterer
 from bpa.report.table import Table
+from bpa.runs.store import write_atomically
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "clustering"
 

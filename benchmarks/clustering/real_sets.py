@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from bpa.data.features import read_features
-from bpa.experiments.clustering import ClusterConfig, cluster_table, run_clustering
-from bpa.experiments.store import RunStore, write_atomically
 from bpa.metrics.intervals import paired_difference
 from bpa.records import FeatureSet, RunRecord
 from bpa.report.table import Table
+from bpa.runs.clustering import ClusterConfig, cluster_table, run_clustering
+from bpa.runs.store import RunStore, write_atomically
 
 HERE = Path(__file__).resolve().parent
 DATA = Path(os.environ.get("BPA_DATA", HERE.parents[2] / "shared" / "data"))

@@ -21,16 +21,16 @@ import numpy as np
 import torch
 
 from bpa import BPA
-from bpa.baselines import CosineRows, RowSoftmax
-from bpa.experiments.clustering import k_means
-from bpa.experiments.environment import describe_environment
-from bpa.experiments.store import RunStore, write_atomically
-from bpa.hosts._contract import Identity, SetTransform
 from bpa.hosts.clustering.spice import SETTINGS, reliable_labels, train_clustering_heads
 from bpa.metrics.clustering import clustering_scores
 from bpa.metrics.intervals import mean_interval, paired_difference
 from bpa.records import RunRecord
 from bpa.report.table import Table
+from bpa.runs.clustering import k_means
+from bpa.runs.environment import describe_environment
+from bpa.runs.store import RunStore, write_atomically
+from bpa.transforms.alternatives import CosineRows, RowSoftmax
+from bpa.transforms.contract import Identity, SetTransform
 
 HERE = Path(__file__).resolve().parent
 VARIANTS: dict[str, SetTransform] = {

@@ -18,8 +18,8 @@ from sklearn.datasets import load_digits
 
 from bpa import ConvergenceWarning
 from bpa.cost import cosine_cost
-from bpa.experiments.environment import describe_environment
 from bpa.report.table import Table
+from bpa.runs.environment import describe_environment
 from bpa.solvers import ExponentialKernel, symmetrise
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "convergence"

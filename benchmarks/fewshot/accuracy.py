@@ -20,11 +20,11 @@ import torch
 
 import bpa
 from bpa.data.features import read_features
-from bpa.experiments.fewshot import FewShotConfig, run_fewshot
-from bpa.experiments.store import RunStore, write_atomically
-from bpa.experiments.transforms import FREE
 from bpa.metrics.intervals import Interval, mean_interval, paired_difference
 from bpa.records import RunRecord
+from bpa.runs.fewshot import FewShotConfig, run_fewshot
+from bpa.runs.store import RunStore, write_atomically
+from bpa.transforms.names import FREE
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("BPA_DATA", ROOT.parent / "shared" / "data"))

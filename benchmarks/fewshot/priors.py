@@ -13,10 +13,10 @@ import os
 from pathlib import Path
 
 from bpa.data.features import read_features
-from bpa.experiments.fewshot_studies import STUDIES
-from bpa.experiments.store import write_atomically
-from bpa.experiments.study import StudyOptions
 from bpa.report.table import Table
+from bpa.runs.fewshot_studies import STUDIES
+from bpa.runs.store import write_atomically
+from bpa.runs.study import StudyOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("BPA_DATA", ROOT.parent / "shared" / "data"))

@@ -29,10 +29,10 @@ from torch import Tensor
 
 from bpa.data.episodes import draw_tasks
 from bpa.data.features import read_features
-from bpa.experiments.environment import describe_environment
-from bpa.experiments.fewshot import FewShotConfig, run_fewshot
-from bpa.experiments.store import write_atomically
 from bpa.records import FeatureSet
+from bpa.runs.environment import describe_environment
+from bpa.runs.fewshot import FewShotConfig, run_fewshot
+from bpa.runs.store import write_atomically
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "fewshot"
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import sets
 
-from bpa.experiments.retrieval import RetrievalConfig, retrieval_table, run_retrieval
-from bpa.experiments.retrieval_studies import draw_identities
-from bpa.hosts.retrieval.baselines import BASELINES
+from bpa.hosts.retrieval.rankers import BASELINES
 from bpa.records import RunRecord
+from bpa.runs.retrieval import RetrievalConfig, retrieval_table, run_retrieval
+from bpa.runs.retrieval_studies import draw_identities
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "retrieval" / "compare"
 JOURNAL = Path(__file__).resolve().parents[2] / "out" / "retrieval-compare"  # values of every query stay here

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import sets
 
-from bpa.experiments.figures import save_figures
-from bpa.experiments.retrieval_studies import study_reg
-from bpa.experiments.study import StudyOptions
+from bpa.runs.figures import save_figures
+from bpa.runs.retrieval_studies import study_reg
+from bpa.runs.study import StudyOptions
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "retrieval" / "reg"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import sets
 
-from bpa.experiments.retrieval_studies import COMPARISONS, rows_table, study_rows
-from bpa.experiments.study import StudyOptions
+from bpa.runs.retrieval_studies import COMPARISONS, rows_table, study_rows
+from bpa.runs.study import StudyOptions
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "retrieval" / "rows"
 NAMES = ("stereo-centred", "stereo-raw", *sets.DRAWN)

@@ -23,12 +23,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bpa.experiments.environment import describe_environment
-from bpa.hosts.retrieval.comparison import PAPER, RETRIEVAL, RowComparison
-from bpa.hosts.retrieval.frozen import FrozenBPA
+from bpa.hosts.retrieval.gallery import FrozenBPA
 from bpa.hosts.retrieval.kreciprocal import k_reciprocal
 from bpa.hosts.retrieval.ranking import bpa_rank
 from bpa.metrics.retrieval import evaluate_ranking
+from bpa.plans.comparison import PAPER, RETRIEVAL, RowComparison
+from bpa.runs.environment import describe_environment
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "retrieval"
 REG = 0.1

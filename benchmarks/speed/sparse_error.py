@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bpa.large import LazyAffinity
-from bpa.sparse import SparseAffinity
+from bpa.plans.dense import LazyAffinity
+from bpa.plans.graph import SparseAffinity
 
 SETS = ("news20_minilm", "emoji_vendors_mnv2", "cifar10_efflite0")
 REGS = (0.05, 0.1, 0.25, 0.5)

@@ -18,7 +18,9 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-from bpa.experiments.clustering_studies import (
+from bpa.records import RunRecord
+from bpa.report.table import Table
+from bpa.runs.clustering_studies import (
     COLUMNS,
     SphereConfig,
     grid_of,
@@ -28,9 +30,7 @@ from bpa.experiments.clustering_studies import (
     sphere_cell_table,
     sphere_table,
 )
-from bpa.experiments.store import RunStore, write_atomically
-from bpa.records import RunRecord
-from bpa.report.table import Table
+from bpa.runs.store import RunStore, write_atomically
 
 HERE = Path(__file__).resolve().parent
 FINE = ("raw", "bpa 0.1", "bpa 0.5", "bpa literal")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ._errors import BPAError, ConvergenceWarning
-from .auto import AutoReg, choose_reg
-from .diagnostics import Diagnosis, diagnose
-from .records import Balance
-from .transform import BPA, BPAAttention, balance, balanced_affinities, exact_matching
+from bpa.diagnostics import Diagnosis, diagnose
+from bpa.errors import BPAError, ConvergenceWarning
+from bpa.records import Balance
+from bpa.transforms.choosing import AutoReg, choose_reg
+from bpa.transforms.functional import BPA, BPAAttention, balance, balanced_affinities, exact_matching
 
 __version__ = "0.1.0.dev0"
 

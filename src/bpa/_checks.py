@@ -8,7 +8,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from ._errors import ArgumentError, DTypeError, NonFiniteError, ShapeError
+from bpa.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError
 
 
 def is_tracing() -> bool:

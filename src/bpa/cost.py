@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._checks import check_features, check_finite
-from ._errors import ShapeError
+from bpa._checks import check_features, check_finite
+from bpa.errors import ShapeError
 
 __all__ = ["cosine_cost", "sqeuclidean_cost", "unit_rows"]
 

@@ -20,12 +20,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ._checks import check_features, check_finite
-from ._errors import ConvergenceWarning, ShapeError
-from .auto import AutoReg, centred_cosines, choose_reg
-from .cost import unit_rows
-from .metrics.hubness import hubness
-from .transform import balance, balanced_affinities
+from bpa._checks import check_features, check_finite
+from bpa.cost import unit_rows
+from bpa.errors import ConvergenceWarning, ShapeError
+from bpa.metrics.hubness import hubness
+from bpa.transforms.choosing import AutoReg, centred_cosines, choose_reg
+from bpa.transforms.functional import balance, balanced_affinities
 
 __all__ = ["Diagnosis", "diagnose"]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bpa._errors import ArgumentError, MemoryBudgetError
+from bpa.errors import ArgumentError, MemoryBudgetError
 
 __all__ = [
     "MemoryEstimate",

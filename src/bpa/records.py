@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from bpa._errors import ArgumentError, DTypeError, FileError, ShapeError
+from bpa.errors import ArgumentError, DTypeError, FileError, ShapeError
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,7 +274,7 @@ class RunRecord:
     summary : mapping
         What a table shows: means, half widths, counts.
     environment : mapping
-        Versions and machine, as `bpa.experiments.environment.describe_environment` gives them.
+        Versions and machine, as `bpa.runs.environment.describe_environment` gives them.
     seconds : float
         Wall time of the run. The only field that differs between two runs of the same configuration.
     """

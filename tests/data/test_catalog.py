@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpa._errors import FileError
 from bpa.data import CATALOG, catalog, digits, embedded_sketches
+from bpa.errors import FileError
 
 
 def folder() -> Path:

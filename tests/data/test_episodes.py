@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from bpa._errors import ArgumentError
 from bpa.data.episodes import class_rows, draw_tasks, ptmap_indices
+from bpa.errors import ArgumentError
 from bpa.records import FeatureSet
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bpa._errors import ArgumentError, FileError, NonFiniteError, UnsafeFileError
 from bpa.data.features import read_features, write_features
+from bpa.errors import ArgumentError, FileError, NonFiniteError, UnsafeFileError
 from bpa.records import FeatureSet
 
 

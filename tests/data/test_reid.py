@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from bpa._errors import ArgumentError, FileError
 from bpa.data.reid import (
     extract_cuhk03,
     read_cuhk03,
@@ -15,6 +14,7 @@ from bpa.data.reid import (
     read_reid_features,
     write_reid_features,
 )
+from bpa.errors import ArgumentError, FileError
 from bpa.metrics.retrieval import evaluate_ranking
 from bpa.records import QueryGallery
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bpa._errors import ArgumentError
 from bpa.data.synthetic import sphere_clusters
+from bpa.errors import ArgumentError
 
 
 def test_sphere_points_are_unit_rows_in_clusters_of_one_size():

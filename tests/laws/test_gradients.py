@@ -7,7 +7,7 @@ import torch
 from torch.autograd import gradcheck
 
 from bpa import BPAAttention, balance, balanced_affinities
-from bpa._errors import NotDifferentiableError
+from bpa.errors import NotDifferentiableError
 from bpa.solvers import sinkhorn
 
 DOUBLE = {"dtype": torch.float64}

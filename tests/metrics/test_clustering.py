@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpa._errors import ArgumentError, NonFiniteError, ShapeError
+from bpa.errors import ArgumentError, NonFiniteError, ShapeError
 from bpa.metrics.clustering import (
     adjusted_rand_index,
     clustering_accuracy,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bpa._errors import NonFiniteError, ShapeError
+from bpa.errors import NonFiniteError, ShapeError
 from bpa.metrics.intervals import Interval, mean_interval, paired_difference, student_t_quantile
 
 

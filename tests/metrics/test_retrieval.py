@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpa._errors import ArgumentError, NonFiniteError, ShapeError
+from bpa.errors import ArgumentError, NonFiniteError, ShapeError
 from bpa.metrics.hubness import hubness, nearest
 from bpa.metrics.retrieval import evaluate_lists, evaluate_ranking
 from bpa.records import FeatureSet, QueryGallery

@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from bpa._errors import ArgumentError
+from bpa.errors import ArgumentError
 from bpa.report.figures import (
     Point,
     bar_chart,

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bpa.experiments.demo import DemoConfig, run_demo
-from bpa.experiments.report import build_page, demo_tables
-from bpa.experiments.store import RunStore
 from bpa.records import RunRecord
 from bpa.report.page import Page, Section, render
+from bpa.report.sections import build_page, demo_tables
 from bpa.report.table import Table
+from bpa.runs.demo import DemoConfig, run_demo
+from bpa.runs.store import RunStore
 
 SMALL = DemoConfig(tasks=20, cluster_classes=4, cluster_repeats=2, regs=(0.1, 0.5))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from bpa._errors import ShapeError
+from bpa.errors import ShapeError
 from bpa.report.table import Table
 
 

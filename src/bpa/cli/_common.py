@@ -5,7 +5,7 @@ A verb is a function whose parameters carry these types::
     def cluster(features: Features, *, labels: Labels = None, transform: Transforms = (), reg: Reg = (),
                 seed: Seed = 0, out: Out = None, json: Json = False) -> None:
 
-It reads, calls ``bpa.experiments``, and ends with ``emit(...)``. It raises what went wrong; `bpa.cli.main`
+It reads, calls ``bpa.runs``, and ends with ``emit(...)``. It raises what went wrong; `bpa.cli.main`
 turns a `BPAError` into one sentence on stderr and exit code 2.
 """
 
@@ -24,11 +24,11 @@ import torch
 from cyclopts import Parameter, Token
 from numpy.typing import NDArray
 
-from bpa._errors import ArgumentError
-from bpa.auto import choose_reg
+from bpa.errors import ArgumentError
 from bpa.memory import parse_bytes
 from bpa.records import RunRecord, plain
 from bpa.report.table import Table
+from bpa.transforms.choosing import choose_reg
 
 
 def parse_reg(text: str) -> float | Literal["auto"]:

@@ -26,8 +26,8 @@ from bpa.cli._common import (
 )
 from bpa.cli._common import Transforms as _Transforms
 from bpa.data.features import read_features
-from bpa.experiments.clustering import ClusterConfig, cluster_table, run_clustering, write_clusters
-from bpa.experiments.store import RunStore
+from bpa.runs.clustering import ClusterConfig, cluster_table, run_clustering, write_clusters
+from bpa.runs.store import RunStore
 
 _DEFAULT = ClusterConfig(n_clusters=2)
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from bpa._errors import FileError
 from bpa.cli._common import Features, Json, Key, Labels, emit
 from bpa.data.features import read_features, write_features
+from bpa.errors import FileError
 
 
 def convert(

@@ -8,11 +8,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from bpa.cli._common import Json, Seed, emit, progress
-from bpa.experiments.demo import DemoConfig, run_demo
-from bpa.experiments.report import build_page, demo_tables
-from bpa.experiments.store import RunStore, write_atomically
 from bpa.report.page import render
+from bpa.report.sections import build_page, demo_tables
 from bpa.report.table import Table
+from bpa.runs.demo import DemoConfig, run_demo
+from bpa.runs.store import RunStore, write_atomically
 
 _LEAD = (
     "Two thousand human sketches (The Quick, Draw! Dataset, Google, CC BY 4.0) as MobileNetV2 features: few-shot "

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from bpa.cli._common import Json, Key, Labels, Reg, emit
 from bpa.data.features import read_features
-from bpa.experiments.doctor import examine, installation_table
+from bpa.runs.doctor import examine, installation_table
 
 
 def doctor(

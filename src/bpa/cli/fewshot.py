@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from bpa._errors import ArgumentError
 from bpa.cli._common import (
     Budget,
     Device,
@@ -24,9 +23,10 @@ from bpa.cli._common import (
     progress,
 )
 from bpa.data.features import read_features
-from bpa.experiments.fewshot import HOSTS, FewShotConfig, fewshot_table, run_fewshot
-from bpa.experiments.paper_fewshot import MAIN, paper_table
-from bpa.experiments.store import RunStore
+from bpa.errors import ArgumentError
+from bpa.runs.fewshot import HOSTS, FewShotConfig, fewshot_table, run_fewshot
+from bpa.runs.paper_fewshot import MAIN, paper_table
+from bpa.runs.store import RunStore
 
 _DEFAULT = FewShotConfig()
 

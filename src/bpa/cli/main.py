@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TextIO
 
-from bpa._errors import ArgumentError, BPAError, FileError, MissingExtraError
+from bpa.errors import ArgumentError, BPAError, FileError, MissingExtraError
 
 if TYPE_CHECKING:
     from cyclopts import App

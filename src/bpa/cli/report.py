@@ -7,11 +7,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from bpa._errors import FileError
 from bpa.cli._common import Json, emit
-from bpa.experiments.report import build_page
-from bpa.experiments.store import RunStore, write_atomically
+from bpa.errors import FileError
 from bpa.report.page import render
+from bpa.report.sections import build_page
+from bpa.runs.store import RunStore, write_atomically
 
 
 def report(

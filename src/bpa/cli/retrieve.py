@@ -22,7 +22,7 @@ from bpa.cli._common import (
     note,
     progress,
 )
-from bpa.experiments.retrieval import (
+from bpa.runs.retrieval import (
     RetrievalConfig,
     config_from_names,
     memory_line,
@@ -34,7 +34,7 @@ from bpa.experiments.retrieval import (
     write_page,
     write_rankings,
 )
-from bpa.experiments.store import RunStore
+from bpa.runs.store import RunStore
 
 _DEFAULT = RetrievalConfig()
 

@@ -9,8 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-import bpa.experiments
-from bpa._errors import ArgumentError
+import bpa.runs
 from bpa.cli._common import (
     Budget,
     Device,
@@ -28,15 +27,16 @@ from bpa.cli._common import (
     progress,
 )
 from bpa.data.features import read_features
-from bpa.experiments.figures import save_figures
-from bpa.experiments.study import Study, StudyOptions
+from bpa.errors import ArgumentError
 from bpa.report.table import Table
+from bpa.runs.figures import save_figures
+from bpa.runs.study import Study, StudyOptions
 
 
 def all_studies() -> dict[str, Study]:
-    """Return every study of every ``bpa.experiments.*_studies`` module, by name."""
+    """Return every study of every ``bpa.runs.*_studies`` module, by name."""
     found: dict[str, Study] = {}
-    for module in pkgutil.iter_modules(bpa.experiments.__path__, "bpa.experiments."):
+    for module in pkgutil.iter_modules(bpa.runs.__path__, "bpa.runs."):
         if module.name.endswith("_studies"):
             found |= importlib.import_module(module.name).STUDIES
     return dict(sorted(found.items()))

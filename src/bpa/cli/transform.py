@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from bpa._errors import ArgumentError
 from bpa.cli._common import (
     Budget,
     Device,
@@ -23,8 +22,9 @@ from bpa.cli._common import (
     told_choice,
 )
 from bpa.data.features import read_features
-from bpa.experiments.transforming import TransformConfig, transform_to_file
+from bpa.errors import ArgumentError
 from bpa.memory import format_bytes
+from bpa.runs.transforming import TransformConfig, transform_to_file
 
 _DEFAULT = TransformConfig()
 

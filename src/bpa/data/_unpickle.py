@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bpa._errors import FileError, UnsafeFileError
+from bpa.errors import FileError, UnsafeFileError
 
 MAX_OPCODES = 60_000_000
 MAX_MEMO = 20_000_000

@@ -13,7 +13,7 @@ from importlib import resources
 
 import numpy as np
 
-from bpa._errors import FileError, MissingExtraError
+from bpa.errors import FileError, MissingExtraError
 from bpa.records import FeatureSet
 
 

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bpa._errors import ArgumentError
+from bpa.errors import ArgumentError
 from bpa.records import Episode, FeatureSet
 
 Protocol = Literal["ptmap", "balanced", "dirichlet"]

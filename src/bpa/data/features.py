@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from bpa._errors import ArgumentError, FileError, MissingExtraError, NonFiniteError, UnsafeFileError
 from bpa.data._unpickle import as_array, read_pickle
+from bpa.errors import ArgumentError, FileError, MissingExtraError, NonFiniteError, UnsafeFileError
 from bpa.records import FeatureSet
 
 MAX_BYTES = 32 * 2**30

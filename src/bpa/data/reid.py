@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bpa._errors import ArgumentError, FileError, MissingExtraError
+from bpa.errors import ArgumentError, FileError, MissingExtraError
 from bpa.records import QueryGallery
 
 __all__ = [

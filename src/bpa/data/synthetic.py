@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bpa._errors import ArgumentError
+from bpa.errors import ArgumentError
 from bpa.records import FeatureSet
 
 __all__ = ["sphere_clusters"]

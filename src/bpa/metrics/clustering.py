@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from bpa._errors import ArgumentError, MissingExtraError, NonFiniteError, ShapeError
+from bpa.errors import ArgumentError, MissingExtraError, NonFiniteError, ShapeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

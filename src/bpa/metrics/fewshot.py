@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bpa._errors import ShapeError
+from bpa.errors import ShapeError
 
 
 def correct_counts(predicted: Tensor, truth: Tensor, *, mask: Tensor | None = None) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bpa._errors import ArgumentError, NonFiniteError, ShapeError
+from bpa.errors import ArgumentError, NonFiniteError, ShapeError
 
 
 @dataclass(frozen=True)

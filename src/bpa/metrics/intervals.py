@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from bpa._errors import NonFiniteError, ShapeError
+from bpa.errors import NonFiniteError, ShapeError
 
 
 @dataclass(frozen=True)

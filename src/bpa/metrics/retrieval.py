@@ -29,9 +29,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bpa._errors import ArgumentError, NonFiniteError, ShapeError
-
-from .hubness import as_blocks
+from bpa.errors import ArgumentError, NonFiniteError, ShapeError
+from bpa.metrics.hubness import as_blocks
 
 AveragePrecision = Literal["finite-sum", "trapezoid", "scikit-learn"]
 Ties = Literal["index", "pessimistic"]

@@ -16,7 +16,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from bpa._errors import ArgumentError
+from bpa.errors import ArgumentError
 
 _SERIES = 8
 """Colours the page's style sheet knows (classes ``c0`` … ``c7``)."""

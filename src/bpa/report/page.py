@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-from bpa._errors import MissingExtraError
+from bpa.errors import MissingExtraError
 from bpa.report.table import Table, as_sort_key, shown
 
 

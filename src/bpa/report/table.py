@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from bpa._errors import ShapeError
+from bpa.errors import ShapeError
 from bpa.records import plain
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from ._assignment import assign
-from ._balance import finite_bounds, sinkhorn
-from ._gradients import ScaledPlan, alternating_adjoint, symmetric_adjoint
-from ._kernel import ExponentialKernel, LogKernel, SymmetricKernel, is_exponential_safe, make_kernel
-from ._plan import SolverSettings, move_batch_first, refuse_second_derivative, solve
-from ._sinkhorn import Sweeps, SymmetricScaling, alternate, symmetrise
+from bpa.solvers._assignment import assign
+from bpa.solvers._balance import finite_bounds, sinkhorn
+from bpa.solvers._gradients import ScaledPlan, alternating_adjoint, symmetric_adjoint
+from bpa.solvers._kernel import (
+    ExponentialKernel,
+    LogKernel,
+    SymmetricKernel,
+    is_exponential_safe,
+    make_kernel,
+)
+from bpa.solvers._plan import SolverSettings, move_batch_first, refuse_second_derivative, solve
+from bpa.solvers._sinkhorn import Sweeps, SymmetricScaling, alternate, symmetrise
 
 __all__ = [
     "ExponentialKernel",

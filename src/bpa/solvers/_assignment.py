@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bpa._errors import MissingExtraError
+from bpa.errors import MissingExtraError
 
 __all__ = ["assign"]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from bpa._checks import check_cost, check_count, is_tracing
-from bpa._errors import ArgumentError, ShapeError
+from bpa.errors import ArgumentError, ShapeError
 from bpa.records import Balance
-
-from ._plan import SolverSettings, solve
+from bpa.solvers._plan import SolverSettings, solve
 
 __all__ = ["finite_bounds", "sinkhorn"]
 

@@ -16,8 +16,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ._conjugate import solve_pair_preconditioned
-from ._sinkhorn import Sweeps
+from bpa.solvers._conjugate import solve_pair_preconditioned
+from bpa.solvers._sinkhorn import Sweeps
 
 __all__ = ["LogScaledKernel", "ScaledPlan", "alternating_adjoint", "symmetric_adjoint"]
 

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bpa._errors import NotDifferentiableError
-
-from ._gradients import LogScaledKernel, ScaledPlan, alternating_adjoint, symmetric_adjoint
-from ._kernel import is_exponential_safe, make_kernel
-from ._sinkhorn import Sweeps, alternate, symmetrise
+from bpa.errors import NotDifferentiableError
+from bpa.solvers._gradients import LogScaledKernel, ScaledPlan, alternating_adjoint, symmetric_adjoint
+from bpa.solvers._kernel import is_exponential_safe, make_kernel
+from bpa.solvers._sinkhorn import Sweeps, alternate, symmetrise
 
 __all__ = ["SolverSettings", "move_batch_first", "refuse_second_derivative", "solve"]
 

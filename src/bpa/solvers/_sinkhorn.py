@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ._conjugate import solve_pair_preconditioned
-from ._kernel import Kernel, SymmetricKernel
+from bpa.solvers._conjugate import solve_pair_preconditioned
+from bpa.solvers._kernel import Kernel, SymmetricKernel
 
 __all__ = ["Sweeps", "SymmetricScaling", "alternate", "symmetrise"]
 

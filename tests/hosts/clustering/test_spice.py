@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from bpa._errors import ArgumentError, DTypeError, NonFiniteError, ShapeError
+from bpa.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError
 from bpa.hosts.clustering.spice import (
     SETTINGS,
     ClusteringHeads,

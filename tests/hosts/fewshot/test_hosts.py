@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from bpa import BPA
-from bpa._errors import ArgumentError, DTypeError, ShapeError
-from bpa.baselines import CentredUnitNorm, RowSoftmax
-from bpa.hosts._contract import Identity
+from bpa.errors import ArgumentError, DTypeError, ShapeError
 from bpa.hosts.fewshot import PMF, VARIANTS, Prediction, ProtoNet, PTMap, pmf, protonet, ptmap
 from bpa.records import Episode
+from bpa.transforms.alternatives import CentredUnitNorm, RowSoftmax
+from bpa.transforms.contract import Identity
 
 HOSTS: dict[str, Callable[..., Prediction]] = {"protonet": protonet, "pmf": pmf, "ptmap": ptmap}
 

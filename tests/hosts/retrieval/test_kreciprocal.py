@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpa._errors import ArgumentError, MemoryBudgetError
+from bpa.errors import ArgumentError, MemoryBudgetError
 from bpa.hosts.retrieval.kreciprocal import k_reciprocal
-from bpa.hosts.retrieval.neighbours import smallest
-from bpa.hosts.retrieval.sparse_rows import SparseRows, intersections, products
+from bpa.plans.neighbours import smallest
+from bpa.plans.sparse_rows import SparseRows, intersections, products
 
 POINTS = [
     (0, 0), (5.13, 0.21), (0.37, 5.29),

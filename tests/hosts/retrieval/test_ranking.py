@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from bpa._errors import ArgumentError, FileError, MemoryBudgetError, ShapeError
-from bpa.hosts.retrieval.comparison import AUTO_REG, PAPER, RETRIEVAL, RowComparison
-from bpa.hosts.retrieval.frozen import FrozenBPA
+from bpa.errors import ArgumentError, FileError, MemoryBudgetError, ShapeError
+from bpa.hosts.retrieval.gallery import FrozenBPA
 from bpa.hosts.retrieval.ranking import bpa_rank, bpa_source, estimate_rank, rerank
+from bpa.plans.comparison import AUTO_REG, PAPER, RETRIEVAL, RowComparison
 
 ROWS = [PAPER, RowComparison("cosine"), RowComparison("euclidean", top=12), RowComparison("cosine", top=12)]
 

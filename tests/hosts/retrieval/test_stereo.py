@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from bpa.hosts.retrieval.comparison import PAPER, RETRIEVAL, compare_dense
 from bpa.hosts.retrieval.kreciprocal import KReciprocal, k_reciprocal
 from bpa.hosts.retrieval.ranking import bpa_rank, bpa_source
-from bpa.large import LazyAffinity
 from bpa.metrics.hubness import hubness
 from bpa.metrics.retrieval import evaluate_ranking
+from bpa.plans.comparison import PAPER, RETRIEVAL, compare_dense
+from bpa.plans.dense import LazyAffinity
 
 pytest.importorskip("skimage", reason="the pictures are scikit-image's")
 pytestmark = pytest.mark.slow

@@ -35,8 +35,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from bpa._errors import ArgumentError, DTypeError, NonFiniteError, ShapeError
-from bpa.hosts._contract import Identity, SetTransform
+from bpa.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError
+from bpa.transforms.contract import Identity, SetTransform
 
 __all__ = [
     "SETTINGS",

@@ -8,8 +8,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from bpa._errors import ArgumentError, DTypeError, ShapeError
-from bpa.hosts._contract import SetTransform
+from bpa.errors import ArgumentError, DTypeError, ShapeError
+from bpa.transforms.contract import SetTransform
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bpa.hosts._contract import Identity, SetTransform
 from bpa.hosts.fewshot._sets import Prediction, check_apply, class_means, join, transformed
 from bpa.records import Episode
+from bpa.transforms.contract import Identity, SetTransform
 
 _IDENTITY = Identity()
 

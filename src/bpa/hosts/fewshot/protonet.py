@@ -12,10 +12,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bpa._errors import ArgumentError
-from bpa.hosts._contract import Identity, SetTransform
+from bpa.errors import ArgumentError
 from bpa.hosts.fewshot._sets import Prediction, check_apply, class_means, join, sqdistances, transformed
 from bpa.records import Episode
+from bpa.transforms.contract import Identity, SetTransform
 
 _IDENTITY = Identity()
 

@@ -19,11 +19,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bpa._errors import ArgumentError, ShapeError
-from bpa.hosts._contract import Identity, SetTransform
+from bpa.errors import ArgumentError, ShapeError
 from bpa.hosts.fewshot._sets import GramTransform, Prediction, TaskSet, join, transformed
 from bpa.hosts.fewshot._transport import Assignment, solve
 from bpa.records import Episode
+from bpa.transforms.contract import Identity, SetTransform
 
 _IDENTITY = Identity()
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .baselines import BASELINES
-from .comparison import AUTO_REG, PAPER, PRESETS, RETRIEVAL, RowComparison
-from .frozen import FrozenBPA
-from .kreciprocal import KReciprocal, k_reciprocal
-from .ranking import Diagnostics, Ranking, bpa_rank, bpa_source, estimate_rank, rerank
+from bpa.hosts.retrieval.gallery import FrozenBPA
+from bpa.hosts.retrieval.kreciprocal import KReciprocal, k_reciprocal
+from bpa.hosts.retrieval.ranking import Diagnostics, Ranking, bpa_rank, bpa_source, estimate_rank, rerank
+from bpa.hosts.retrieval.rankers import BASELINES
+from bpa.plans.comparison import AUTO_REG, PAPER, PRESETS, RETRIEVAL, RowComparison
 
 __all__ = [
     "AUTO_REG",

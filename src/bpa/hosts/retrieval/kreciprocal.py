@@ -24,9 +24,8 @@ import torch
 from torch import Tensor
 
 from bpa._checks import check_count
-from bpa._errors import ArgumentError, MemoryBudgetError
-
-from .neighbours import (
+from bpa.errors import ArgumentError, MemoryBudgetError
+from bpa.plans.neighbours import (
     DistanceSource,
     FeatureSource,
     ListSource,
@@ -36,7 +35,7 @@ from .neighbours import (
     smallest,
     spans,
 )
-from .sparse_rows import SparseRows, intersections, member, segment_sum
+from bpa.plans.sparse_rows import SparseRows, intersections, member, segment_sum
 
 __all__ = ["KReciprocal", "estimate_k_reciprocal_bytes", "k_reciprocal"]
 

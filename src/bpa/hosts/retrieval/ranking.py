@@ -19,13 +19,11 @@ import torch
 from torch import Tensor
 
 from bpa._checks import check_choice, check_count, check_features, check_finite
-from bpa._errors import ArgumentError, ShapeError
 from bpa.cost import cosine_cost, unit_rows
-from bpa.large import LazyAffinity
+from bpa.errors import ArgumentError, ShapeError
+from bpa.hosts.retrieval.gallery import FrozenBPA
 from bpa.memory import WORKSPACE, MemoryEstimate, check, parse_bytes
-from bpa.solvers import sinkhorn
-
-from .comparison import (
+from bpa.plans.comparison import (
     RETRIEVAL,
     RowComparison,
     SparseSource,
@@ -37,9 +35,10 @@ from .comparison import (
     squared_norms,
     truncate,
 )
-from .frozen import FrozenBPA
-from .neighbours import DistanceSource, FeatureSource, block_rows, spans
-from .sparse_rows import SparseRows
+from bpa.plans.dense import LazyAffinity
+from bpa.plans.neighbours import DistanceSource, FeatureSource, block_rows, spans
+from bpa.plans.sparse_rows import SparseRows
+from bpa.solvers import sinkhorn
 
 __all__ = ["Diagnostics", "Ranking", "bpa_rank", "bpa_source", "estimate_rank", "rerank"]
 
@@ -150,7 +149,7 @@ def bpa_rank(
     protocol : {"joint", "frozen", "per-query"}
         See the module.
     rows : RowComparison
-        How rows are compared; ``bpa.hosts.retrieval.comparison.PAPER`` is the paper's.
+        How rows are compared; ``bpa.plans.comparison.PAPER`` is the paper's.
     shortlist : int, optional
         Compare only so many candidates of each query, those nearest by plain cost; the others follow in the order
         of that cost (frozen only).
@@ -541,7 +540,7 @@ def _compare_streamed(lazy: LazyAffinity, n_query: int, gallery_start: int, meas
 
 
 def _rank_graph(x: Tensor, n_query: int, gallery_start: int, settings: _Settings) -> _Seen:
-    from bpa.sparse import SparseAffinity
+    from bpa.plans.graph import SparseAffinity
 
     rows, n = settings.rows, len(x)
     fitted = SparseAffinity.fit(

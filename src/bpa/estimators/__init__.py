@@ -1,0 +1,1 @@
+"""The transform and the clusterer with the manners of scikit-learn."""

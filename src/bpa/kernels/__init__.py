@@ -1,0 +1,1 @@
+"""What K is, one file a representation."""

@@ -1,0 +1,1 @@
+"""One set balanced once, asked later."""
