@@ -16,7 +16,7 @@ from bpa import balanced_affinities
 from bpa.cost import cosine_cost
 from bpa.data import embedded_sketches
 from bpa.metrics.retrieval import evaluate_ranking
-from bpa.plans.dense import LazyAffinity
+from bpa.plans.dense import DensePlan
 
 sketches = embedded_sketches()
 x, labels, own = torch.from_numpy(sketches.features), sketches.labels, np.arange(len(sketches))
@@ -48,7 +48,7 @@ plt.show()
 
 # %%
 # A gallery is fitted once; a late query costs one row, and a nearest-neighbour index can hold the rows.
-gallery = LazyAffinity.fit(x[::2], reg=0.05)
+gallery = DensePlan.fit(x[::2], reg=0.05)
 row = gallery.transform(x[1:2])
 assert row.shape == (1, 1000)
 try:

@@ -18,8 +18,8 @@ from bpa import BPA, balance
 from bpa.cost import cosine_cost
 from bpa.estimators.clusterer import BPAClusterer
 from bpa.estimators.transformer import BPATransformer
-from bpa.plans.dense import LazyAffinity
-from bpa.plans.graph import SparseAffinity
+from bpa.plans.dense import DensePlan
+from bpa.plans.graph import GraphPlan
 
 Clusters = tuple[np.ndarray, np.ndarray]
 
@@ -51,7 +51,7 @@ def test_spectral_clustering_takes_the_plan_without_complaint(clusters: Clusters
 
 def test_distances_between_rows_are_a_precomputed_metric(clusters: Clusters) -> None:
     x, y = clusters
-    lazy = LazyAffinity.fit(torch.from_numpy(x), reg=0.2)
+    lazy = DensePlan.fit(torch.from_numpy(x), reg=0.2)
     distances = lazy.distances(range(len(x))).numpy()
     found = AgglomerativeClustering(5, metric="precomputed", linkage="average").fit_predict(distances)
     assert adjusted_rand_score(y, found) > 0.9
@@ -87,7 +87,7 @@ def test_a_topic_model_takes_the_transformer_and_the_clusterer(clusters: Cluster
 def test_an_index_finds_the_neighbours_that_the_rows_have(clusters: Clusters) -> None:
     faiss = pytest.importorskip("faiss")
     x, y = clusters
-    rows = LazyAffinity.fit(torch.from_numpy(x), reg=0.2).dense().numpy()
+    rows = DensePlan.fit(torch.from_numpy(x), reg=0.2).dense().numpy()
     index = faiss.IndexFlatL2(rows.shape[1])
     index.add(np.ascontiguousarray(rows))
     _, near = index.search(rows, 4)
@@ -102,8 +102,8 @@ def test_neighbour_lists_of_an_index_make_a_sparse_plan(clusters: Clusters) -> N
     index = faiss.IndexFlatIP(16)
     index.add(unit)
     lists = index.search(unit, 11)[1].astype(np.int64)
-    ours = SparseAffinity.fit(torch.from_numpy(x), reg=0.2, k=10)
-    theirs = SparseAffinity.fit(torch.from_numpy(x), reg=0.2, neighbours=lists)
+    ours = GraphPlan.fit(torch.from_numpy(x), reg=0.2, k=10)
+    theirs = GraphPlan.fit(torch.from_numpy(x), reg=0.2, neighbours=lists)
     torch.testing.assert_close(theirs.matrix().to_dense(), ours.matrix().to_dense(), atol=1e-3, rtol=0)
 
 
@@ -122,7 +122,7 @@ def test_a_single_cell_table_gets_a_graph(clusters: Clusters) -> None:
 
     x, y = clusters
     cells = AnnDataShaped({"X_pca": x})
-    fitted = SparseAffinity.fit(torch.from_numpy(cells.obsm["X_pca"]), reg=0.2, k=8)
+    fitted = GraphPlan.fit(torch.from_numpy(cells.obsm["X_pca"]), reg=0.2, k=8)
     graph = sparse.csr_matrix(
         (fitted.values.numpy(), fitted.col.numpy(), fitted.crow.numpy()), shape=(60, 60)
     )

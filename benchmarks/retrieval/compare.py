@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import sets
 
-from bpa.hosts.retrieval.rankers import BASELINES
+from bpa.hosts.retrieval.rankers import RANKERS
 from bpa.records import RunRecord
 from bpa.runs.retrieval import RetrievalConfig, retrieval_table, run_retrieval
 from bpa.runs.retrieval_studies import draw_identities
@@ -30,7 +30,7 @@ CONFIG = RetrievalConfig(
     rows=("paper", "retrieval"),
     protocols=("joint",),
     rerank="k-reciprocal",
-    baselines=tuple(BASELINES),
+    baselines=tuple(RANKERS),
 )
 SMALL = replace(CONFIG, transforms=("bpa",), baselines=(), protocols=("joint",), k1=6, k2=3)
 

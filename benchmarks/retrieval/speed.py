@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bpa.hosts.retrieval.gallery import FrozenBPA
+from bpa.hosts.retrieval.gallery import Gallery
 from bpa.hosts.retrieval.kreciprocal import k_reciprocal
-from bpa.hosts.retrieval.ranking import bpa_rank
+from bpa.hosts.retrieval.ranking import rank
 from bpa.metrics.retrieval import evaluate_ranking
 from bpa.plans.comparison import PAPER, RETRIEVAL, RowComparison
 from bpa.runs.environment import describe_environment
@@ -85,16 +85,16 @@ def joint(n: int, with_half: bool = True) -> dict:
     x, q, ids, cameras = synthetic(n)
     query, gallery = x[:q], x[q:]
     first, second = two_products(x, q)
-    dense, ranking = clock(lambda: bpa_rank(query, gallery, reg=REG, rows=PAPER, diagnostics=False))
+    dense, ranking = clock(lambda: rank(query, gallery, reg=REG, rows=PAPER, diagnostics=False))
     found = {"dense": quality(ranking.distances, q, ids, cameras)}
     del ranking
-    sparse, ranking = clock(lambda: bpa_rank(query, gallery, reg=REG, rows=RETRIEVAL, diagnostics=False))
+    sparse, ranking = clock(lambda: rank(query, gallery, reg=REG, rows=RETRIEVAL, diagnostics=False))
     found["sparse"] = quality(ranking.distances, q, ids, cameras)
     del ranking
     half = float("nan")
     if with_half:
         half, ranking = clock(
-            lambda: bpa_rank(query, gallery, reg=REG, rows=PAPER, storage=torch.bfloat16, diagnostics=False)
+            lambda: rank(query, gallery, reg=REG, rows=PAPER, storage=torch.bfloat16, diagnostics=False)
         )
         found["bfloat16"] = quality(ranking.distances, q, ids, cameras)
     unit = torch.nn.functional.normalize(x)
@@ -126,7 +126,7 @@ def frozen(n: int) -> dict:
         return float(np.median(times))
 
     for name, rows in (("top-50", RETRIEVAL), ("dense", PAPER)):
-        fit, fitted = clock(lambda r=rows: FrozenBPA.fit(gallery, reg=REG, rows=r, n_iter=5))
+        fit, fitted = clock(lambda r=rows: Gallery.fit(gallery, reg=REG, rows=r, n_iter=5))
 
         def serve(part, fitted=fitted):
             return fitted.search(part, shortlist=200, top=50)
@@ -209,12 +209,12 @@ def kreciprocal(n: int, reference_n: int) -> dict:
 
 CASES = {
     "nothing": lambda _x, _q: None,
-    "dense": lambda x, q: bpa_rank(x[:q], x[q:], reg=REG, rows=PAPER, diagnostics=False),
-    "bfloat16": lambda x, q: bpa_rank(
+    "dense": lambda x, q: rank(x[:q], x[q:], reg=REG, rows=PAPER, diagnostics=False),
+    "bfloat16": lambda x, q: rank(
         x[:q], x[q:], reg=REG, rows=PAPER, storage=torch.bfloat16, diagnostics=False
     ),
-    "top-50": lambda x, q: bpa_rank(x[:q], x[q:], reg=REG, rows=RETRIEVAL, diagnostics=False),
-    "top-50 blocked": lambda x, q: bpa_rank(
+    "top-50": lambda x, q: rank(x[:q], x[q:], reg=REG, rows=RETRIEVAL, diagnostics=False),
+    "top-50 blocked": lambda x, q: rank(
         x[:q], x[q:], reg=REG, rows=RowComparison("cosine", top=50), budget="1GB", diagnostics=False
     ),
     "k-reciprocal": lambda x, q: [None for _ in k_reciprocal(x, q).blocks()],
@@ -225,7 +225,7 @@ CASES = {
 def memory(case: str, n: int) -> dict:
     """Peak of one case in a process of its own, beyond the features and the libraries."""
     x, q, _, _ = synthetic(n)
-    bpa_rank(x[:50], x[50:400], reg=REG, diagnostics=False)  # the libraries load what they need
+    rank(x[:50], x[50:400], reg=REG, diagnostics=False)  # the libraries load what they need
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     before = _resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forget the highest mark

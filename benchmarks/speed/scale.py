@@ -47,7 +47,7 @@ def measure(n: int, d: int, k: int, reg: float, tol: float, exact: bool, threads
     torch.set_num_threads(threads)
     x, label = make_set(n, d)
     lists = None if exact else lists_from_clusters(label, k)
-    room.SparseAffinity.fit(x[:2000].clone(), reg=reg, k=k, tol=tol)  # warm up
+    room.GraphPlan.fit(x[:2000].clone(), reg=reg, k=k, tol=tol)  # warm up
     steps: dict[str, float] = {}
 
     def timed(name: str) -> None:
@@ -65,7 +65,7 @@ def measure(n: int, d: int, k: int, reg: float, tol: float, exact: bool, threads
         timed(name)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     begin, cpu = time.perf_counter(), time.process_time()
-    fitted = room.SparseAffinity.fit(x, reg=reg, k=k, tol=tol, neighbours=lists)
+    fitted = room.GraphPlan.fit(x, reg=reg, k=k, tol=tol, neighbours=lists)
     seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
     report = fitted.report

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bpa.plans.dense import LazyAffinity
-from bpa.plans.graph import SparseAffinity
+from bpa.plans.dense import DensePlan
+from bpa.plans.graph import GraphPlan
 
 SETS = ("news20_minilm", "emoji_vendors_mnv2", "cifar10_efflite0")
 REGS = (0.05, 0.1, 0.25, 0.5)
@@ -38,10 +38,10 @@ def main() -> None:
     for name in SETS:
         x = load(folder, name, options.n)
         for reg in REGS:
-            dense = LazyAffinity.fit(x, reg=reg, scale=None, diagonal=0.0).dense()
+            dense = DensePlan.fit(x, reg=reg, scale=None, diagonal=0.0).dense()
             tail = {k: 1 - float(dense.topk(k, dim=1).values.sum(dim=1).mean()) for k in NEIGHBOURS}
             for k in NEIGHBOURS:
-                sparse = SparseAffinity.fit(x, reg=reg, k=k, scale=None, diagonal=0.0)
+                sparse = GraphPlan.fit(x, reg=reg, k=k, scale=None, diagonal=0.0)
                 gap = (sparse.matrix().to_dense() - dense).abs().sum(dim=1) / 2
                 row = {
                     "set": name,

@@ -206,7 +206,7 @@ def estimate_affinities(
 def estimate_lazy(
     n: int, d: int, *, dtype: torch.dtype = torch.float32, block: int, keep: bool = False, vectors: int = 16
 ) -> MemoryEstimate:
-    """Bytes that ``LazyAffinity.fit`` needs.
+    """Bytes that ``DensePlan.fit`` needs.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from bpa.errors import (
     NonFiniteError,
     ShapeError,
 )
-from bpa.plans.dense import LazyAffinity
+from bpa.plans.dense import DensePlan
 
 
 def features(n: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -63,14 +63,14 @@ PATHS = [
 @pytest.mark.parametrize("path", PATHS)
 def test_dense_is_the_converged_plan(path: dict[str, object]) -> None:
     x = features(45, 12)
-    w = LazyAffinity.fit(x, reg=0.1, tol=1e-11, **path).dense()
+    w = DensePlan.fit(x, reg=0.1, tol=1e-11, **path).dense()
     np.testing.assert_allclose(w.numpy(), oracle(x, 0.1), atol=1e-9)
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_alternating_is_algorithm_1_after_five_sweeps(path: dict[str, object]) -> None:
     x = features(45, 12)
-    w = LazyAffinity.fit(x, reg=0.1, solver="alternating", n_iter=5, **path).dense()
+    w = DensePlan.fit(x, reg=0.1, solver="alternating", n_iter=5, **path).dense()
     expected = oracle(x, 0.1, sweeps=5)
     assert abs(expected - expected.T).max() > 1e-6  # so a mix-up of rows and columns would show
     np.testing.assert_allclose(w.numpy(), expected, atol=1e-12)
@@ -81,7 +81,7 @@ def test_alternating_is_algorithm_1_after_five_sweeps(path: dict[str, object]) -
 def test_the_squared_euclidean_cost_is_streamed_too(block: int, solver: str) -> None:
     x = features(30, 5) + 100.0  # far from the origin
     options = {"tol": 1e-10} if solver == "symmetric" else {"n_iter": 5}
-    lazy = LazyAffinity.fit(x, reg=8.0, cost="sqeuclidean", solver=solver, block=block, **options)
+    lazy = DensePlan.fit(x, reg=8.0, cost="sqeuclidean", solver=solver, block=block, **options)
     sweeps = 4000 if solver == "symmetric" else 5
     np.testing.assert_allclose(
         lazy.dense().numpy(), oracle(x, 8.0, cost="sqeuclidean", sweeps=sweeps), atol=1e-8
@@ -90,7 +90,7 @@ def test_the_squared_euclidean_cost_is_streamed_too(block: int, solver: str) -> 
 
 def test_small_reg_is_solved_in_the_log_domain() -> None:
     x = features(24, 12, dtype=torch.float32)
-    lazy = LazyAffinity.fit(x, reg=0.01, solver="alternating", n_iter=5, block=10)
+    lazy = DensePlan.fit(x, reg=0.01, solver="alternating", n_iter=5, block=10)
     np.testing.assert_allclose(lazy.dense().numpy(), oracle(x, 0.01, sweeps=5), atol=2e-4)
     assert not lazy.report.kept
 
@@ -98,8 +98,8 @@ def test_small_reg_is_solved_in_the_log_domain() -> None:
 @pytest.mark.parametrize("path", PATHS)
 def test_float32_is_near_float64(path: dict[str, object]) -> None:
     x = features(120, 16)
-    double = LazyAffinity.fit(x, reg=0.05, **path).dense()
-    single = LazyAffinity.fit(x.float(), reg=0.05, **path).dense()
+    double = DensePlan.fit(x, reg=0.05, **path).dense()
+    single = DensePlan.fit(x.float(), reg=0.05, **path).dense()
     assert single.dtype == torch.float32
     np.testing.assert_allclose(single.numpy(), double.numpy(), atol=2e-5)
 
@@ -108,7 +108,7 @@ def test_float32_is_near_float64(path: dict[str, object]) -> None:
 @pytest.mark.parametrize("path", PATHS)
 def test_every_answer_is_a_view_of_the_same_w(path: dict[str, object], solver: str) -> None:
     x = features(50, 9)
-    lazy = LazyAffinity.fit(x, reg=0.1, solver=solver, **path)
+    lazy = DensePlan.fit(x, reg=0.1, solver=solver, **path)
     w = lazy.dense().clone()
     index = [3, 0, 49, 3, -1]
     np.testing.assert_allclose(lazy.rows(index).numpy(), w[[3, 0, 49, 3, 49]].numpy(), atol=1e-12)
@@ -127,7 +127,7 @@ def test_every_answer_is_a_view_of_the_same_w(path: dict[str, object], solver: s
 @pytest.mark.parametrize("path", PATHS)
 def test_distances_are_those_of_the_rows(path: dict[str, object]) -> None:
     x = features(40, 9)
-    lazy = LazyAffinity.fit(x, reg=0.1, **path)
+    lazy = DensePlan.fit(x, reg=0.1, **path)
     w = lazy.dense().numpy()
     i, j = np.array([5, 0, 39]), np.array([7, 5, 11, 12])
     difference = w[i][:, None, :] - w[j][None, :, :]
@@ -147,7 +147,7 @@ def test_distances_are_those_of_the_rows(path: dict[str, object]) -> None:
 def test_fitted_items_transform_to_their_rows(path: dict[str, object], cost: str) -> None:
     x = features(40, 9)
     reg = 0.1 if cost == "cosine" else 5.0
-    lazy = LazyAffinity.fit(x, reg=reg, cost=cost, tol=1e-10, **path)
+    lazy = DensePlan.fit(x, reg=reg, cost=cost, tol=1e-10, **path)
     order = [4, 4, 17, 0]
     np.testing.assert_allclose(lazy.transform(x[order]).numpy(), lazy.rows(order).numpy(), atol=1e-8)
     np.testing.assert_allclose(lazy.columns(x[order]).numpy(), lazy.dense()[:, order].T.numpy(), atol=1e-8)
@@ -155,7 +155,7 @@ def test_fitted_items_transform_to_their_rows(path: dict[str, object], cost: str
 
 def test_new_items_follow_the_extension_formula() -> None:
     x, new = features(40, 9), features(6, 9, seed=5)
-    lazy = LazyAffinity.fit(x, reg=0.1, solver="alternating", n_iter=3, block=11)
+    lazy = DensePlan.fit(x, reg=0.1, solver="alternating", n_iter=3, block=11)
     both = torch.cat([x, new]).numpy()
     c = cost_of(both, "cosine")[40:, :40]
     g = lazy.log_v.numpy()
@@ -170,7 +170,7 @@ def test_new_items_follow_the_extension_formula() -> None:
 
 def test_the_length_of_a_new_item_does_not_matter_and_recognition_can_be_off() -> None:
     x = features(30, 9)
-    lazy = LazyAffinity.fit(x, reg=0.1)
+    lazy = DensePlan.fit(x, reg=0.1)
     np.testing.assert_allclose(lazy.transform(7.5 * x[:3]).numpy(), lazy.transform(x[:3]).numpy(), atol=1e-9)
     stranger = lazy.transform(x[:3], recognise=False) * lazy.scale
     np.testing.assert_allclose(stranger.sum(dim=1).numpy(), 1, atol=1e-12)
@@ -180,9 +180,9 @@ def test_the_length_of_a_new_item_does_not_matter_and_recognition_can_be_off() -
 def test_permuting_the_set_permutes_rows_and_columns() -> None:
     x = features(60, 9)
     order = torch.randperm(60, generator=torch.Generator().manual_seed(1))
-    w = LazyAffinity.fit(x, reg=0.1, keep=False, block=13).dense()
+    w = DensePlan.fit(x, reg=0.1, keep=False, block=13).dense()
     np.testing.assert_allclose(
-        LazyAffinity.fit(x[order], reg=0.1, keep=False, block=13).dense().numpy(),
+        DensePlan.fit(x[order], reg=0.1, keep=False, block=13).dense().numpy(),
         w[order][:, order].numpy(),
         atol=1e-6,
     )
@@ -191,7 +191,7 @@ def test_permuting_the_set_permutes_rows_and_columns() -> None:
 @pytest.mark.parametrize("path", PATHS)
 def test_marginals_hold_to_the_reported_error_and_the_plan_is_symmetric(path: dict[str, object]) -> None:
     x = features(100, 9)
-    lazy = LazyAffinity.fit(x, reg=0.05, scale=None, diagonal=0.0, **path)
+    lazy = DensePlan.fit(x, reg=0.05, scale=None, diagonal=0.0, **path)
     plan = lazy.dense()
     assert lazy.report.converged
     assert lazy.report.marginal_error <= 1e-6
@@ -201,7 +201,7 @@ def test_marginals_hold_to_the_reported_error_and_the_plan_is_symmetric(path: di
 
 def test_half_storage_rounds_float32_entries() -> None:
     x = features(60, 9, dtype=torch.float32)
-    lazy = LazyAffinity.fit(x, reg=0.1, keep=False)
+    lazy = DensePlan.fit(x, reg=0.1, keep=False)
     half = lazy.dense(torch.bfloat16)
     assert half.dtype == torch.bfloat16
     assert torch.equal(half, lazy.dense().to(torch.bfloat16))
@@ -211,9 +211,9 @@ def test_half_storage_rounds_float32_entries() -> None:
 @pytest.mark.parametrize("cost", ["cosine", "sqeuclidean"])
 def test_it_comes_back_from_a_file_unchanged(tmp_path, solver: str, cost: str) -> None:
     x = features(30, 9, dtype=torch.float32)
-    lazy = LazyAffinity.fit(x, reg=2.0, solver=solver, cost=cost, block=8, keep=False)
+    lazy = DensePlan.fit(x, reg=2.0, solver=solver, cost=cost, block=8, keep=False)
     lazy.save(tmp_path / "fitted.npz")
-    back = LazyAffinity.load(tmp_path / "fitted.npz")
+    back = DensePlan.load(tmp_path / "fitted.npz")
     assert torch.equal(back.dense(), lazy.dense())
     assert torch.equal(back.transform(x[:4] + 1), lazy.transform(x[:4] + 1))
     assert back.report == lazy.report
@@ -227,22 +227,22 @@ def test_files_that_are_something_else_are_refused(tmp_path) -> None:
     (tmp_path / "text.npz").write_text("no")
     for name in ("other.npz", "pickle.npz", "text.npz", "absent.npz"):
         with pytest.raises(FileError):
-            LazyAffinity.load(tmp_path / name)
+            DensePlan.load(tmp_path / name)
 
 
 def test_what_cannot_be_done_is_said() -> None:
     x = features(20, 4)
     with pytest.raises(ShapeError, match=r"\(n, d\) with n ≥ 2"):
-        LazyAffinity.fit(x[:1], reg=0.1)
+        DensePlan.fit(x[:1], reg=0.1)
     with pytest.raises(NonFiniteError):
-        LazyAffinity.fit(torch.full((4, 2), torch.nan), reg=0.1)
+        DensePlan.fit(torch.full((4, 2), torch.nan), reg=0.1)
     with pytest.raises(ArgumentError, match="n_iter"):
-        LazyAffinity.fit(x, reg=0.1, n_iter=5)
+        DensePlan.fit(x, reg=0.1, n_iter=5)
     with pytest.raises(ArgumentError, match="tol"):
-        LazyAffinity.fit(x, reg=0.1, solver="alternating", tol=1e-3)
+        DensePlan.fit(x, reg=0.1, solver="alternating", tol=1e-3)
     with pytest.raises(ArgumentError, match="keep"):
-        LazyAffinity.fit(x.float(), reg=0.01, keep=True)
-    lazy = LazyAffinity.fit(x, reg=0.1)
+        DensePlan.fit(x.float(), reg=0.01, keep=True)
+    lazy = DensePlan.fit(x, reg=0.1)
     with pytest.raises(ArgumentError, match="at most n − 1 = 19"):
         lazy.top_k(20)
     with pytest.raises(ArgumentError, match="outside"):
@@ -256,7 +256,7 @@ def test_what_cannot_be_done_is_said() -> None:
 def test_an_unreached_tolerance_is_data_and_one_warning() -> None:
     x = features(60, 9)
     with pytest.warns(ConvergenceWarning, match="marginal error"):
-        lazy = LazyAffinity.fit(x, reg=0.05, max_iter=2)
+        lazy = DensePlan.fit(x, reg=0.05, max_iter=2)
     assert not lazy.report.converged
     assert lazy.report.marginal_error > 1e-6
     assert lazy.report.n_iter == 2
@@ -264,11 +264,11 @@ def test_an_unreached_tolerance_is_data_and_one_warning() -> None:
 
 def test_the_budget_decides_what_is_kept_and_refuses_what_does_not_fit() -> None:
     x = features(300, 8, dtype=torch.float32)
-    assert LazyAffinity.fit(x, reg=0.1).report.kept
-    roomy = LazyAffinity.fit(x, reg=0.1, block=16, budget="1GB")
-    tight = LazyAffinity.fit(x, reg=0.1, block=16, budget=roomy.report.bytes_estimated - 1)
+    assert DensePlan.fit(x, reg=0.1).report.kept
+    roomy = DensePlan.fit(x, reg=0.1, block=16, budget="1GB")
+    tight = DensePlan.fit(x, reg=0.1, block=16, budget=roomy.report.bytes_estimated - 1)
     assert roomy.report.kept
     assert not tight.report.kept
     np.testing.assert_allclose(tight.dense().numpy(), roomy.dense().numpy(), atol=1e-5)
     with pytest.raises(MemoryBudgetError, match="sparse"):
-        LazyAffinity.fit(x, reg=0.1, budget="1MB")
+        DensePlan.fit(x, reg=0.1, budget="1MB")

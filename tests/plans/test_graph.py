@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from bpa.errors import ArgumentError, ConvergenceWarning, MemoryBudgetError, ShapeError
-from bpa.plans.dense import LazyAffinity
-from bpa.plans.graph import SparseAffinity, nearest_neighbours
+from bpa.plans.dense import DensePlan
+from bpa.plans.graph import GraphPlan, nearest_neighbours
 
 
 def clusters(n: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -54,8 +54,8 @@ def test_neighbours_over_several_column_blocks_are_those_of_a_full_sort(monkeypa
 def test_with_full_support_it_is_the_dense_plan(reg: float, cost: str) -> None:
     x = clusters(60, 8)
     reg = reg if cost == "cosine" else 20 * reg
-    sparse = SparseAffinity.fit(x, reg=reg, k=59, cost=cost, tol=1e-10)
-    dense = LazyAffinity.fit(x, reg=reg, cost=cost, tol=1e-10).dense()
+    sparse = GraphPlan.fit(x, reg=reg, k=59, cost=cost, tol=1e-10)
+    dense = DensePlan.fit(x, reg=reg, cost=cost, tol=1e-10).dense()
     assert sparse.report.n_entries == 60 * 59
     assert sparse.report.n_repaired == 0
     np.testing.assert_allclose(sparse.matrix().to_dense().numpy(), dense.numpy(), atol=1e-8)
@@ -63,7 +63,7 @@ def test_with_full_support_it_is_the_dense_plan(reg: float, cost: str) -> None:
 
 @pytest.mark.parametrize("n", [3, 4, 5, 8, 9])
 def test_the_smallest_sets_work(n: int) -> None:
-    sparse = SparseAffinity.fit(clusters(n, 4), reg=0.2, k=1, tol=1e-8, scale=None, diagonal=0.0)
+    sparse = GraphPlan.fit(clusters(n, 4), reg=0.2, k=1, tol=1e-8, scale=None, diagonal=0.0)
     plan = sparse.matrix().to_dense()
     assert sparse.report.converged
     np.testing.assert_allclose(plan.sum(dim=1).numpy(), 1, atol=1e-7)
@@ -74,7 +74,7 @@ def test_the_smallest_sets_work(n: int) -> None:
 @pytest.mark.parametrize("reg", [0.01, 0.05, 0.3])
 def test_the_plan_is_symmetric_and_balanced_on_its_graph(reg: float, dtype: torch.dtype) -> None:
     x = clusters(300, 8, dtype=dtype)
-    sparse = SparseAffinity.fit(x, reg=reg, k=10, scale=None, diagonal=0.0, tol=1e-4)
+    sparse = GraphPlan.fit(x, reg=reg, k=10, scale=None, diagonal=0.0, tol=1e-4)
     plan = sparse.matrix().to_dense().double()
     assert sparse.report.converged
     assert (plan.sum(dim=1) - 1).abs().max() <= 1.2e-4
@@ -98,7 +98,7 @@ def hub_graph(n_hubs: int, n_leaves: int) -> torch.Tensor:
 def test_a_graph_without_a_balanced_plan_is_repaired(n_hubs: int, n_leaves: int) -> None:
     x = torch.randn(n_hubs + n_leaves, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     lists = hub_graph(n_hubs, n_leaves)
-    sparse = SparseAffinity.fit(x, reg=0.5, neighbours=lists, scale=None, diagonal=0.0, tol=1e-6)
+    sparse = GraphPlan.fit(x, reg=0.5, neighbours=lists, scale=None, diagonal=0.0, tol=1e-6)
     assert sparse.report.converged
     plan = sparse.matrix().to_dense()
     np.testing.assert_allclose(plan.sum(dim=1).numpy(), 1, atol=1e-5)
@@ -126,7 +126,7 @@ def test_the_tour_alone_makes_every_entry_part_of_a_perfect_matching(n: int) -> 
 
 def test_the_tour_keeps_clusters_together() -> None:
     x = clusters(600, 16)
-    sparse = SparseAffinity.fit(x, reg=0.1, k=5)
+    sparse = GraphPlan.fit(x, reg=0.1, k=5)
     unit = sparse.features
     row = torch.arange(600).repeat_interleave(sparse.crow[1:] - sparse.crow[:-1])
     n_long = int((1 - (unit[row] * unit[sparse.col.long()]).sum(dim=1) > 0.8).sum())
@@ -137,14 +137,14 @@ def test_lists_from_elsewhere_give_the_same_plan() -> None:
     x = clusters(200, 8)
     lists = nearest_neighbours(x, 12).indices.numpy()
     padded = np.concatenate([np.arange(200)[:, None], lists, np.full((200, 1), -1)], axis=1)
-    own = SparseAffinity.fit(x, reg=0.1, k=12)
-    given = SparseAffinity.fit(x, reg=0.1, neighbours=padded)
+    own = GraphPlan.fit(x, reg=0.1, k=12)
+    given = GraphPlan.fit(x, reg=0.1, neighbours=padded)
     np.testing.assert_array_equal(given.matrix().to_dense().numpy(), own.matrix().to_dense().numpy())
 
 
 def test_rows_and_distances_are_those_of_the_matrix() -> None:
     x = clusters(120, 8)
-    sparse = SparseAffinity.fit(x, reg=0.1, k=10)
+    sparse = GraphPlan.fit(x, reg=0.1, k=10)
     w = sparse.matrix().to_dense().numpy()
     assert (np.diag(w) == 1).all()
     i, j = [5, 0, 119, -2], [7, 5, 11]
@@ -159,7 +159,7 @@ def test_rows_and_distances_are_those_of_the_matrix() -> None:
 
 def test_new_items_get_rows_and_fitted_items_their_own() -> None:
     x, new = clusters(150, 8), clusters(9, 8, seed=4)
-    sparse = SparseAffinity.fit(x, reg=0.1, k=10, tol=1e-8)
+    sparse = GraphPlan.fit(x, reg=0.1, k=10, tol=1e-8)
     rows = sparse.transform(torch.cat([new, x[[3, 3, 90]]])).to_dense()
     np.testing.assert_allclose(rows[9:].numpy(), sparse.rows([3, 3, 90]).to_dense().numpy(), atol=0)
     unit, asking = x / x.norm(dim=1, keepdim=True), new / new.norm(dim=1, keepdim=True)
@@ -175,9 +175,9 @@ def test_it_nears_the_dense_plan_as_the_lists_grow_and_says_less_at_large_reg() 
     x = clusters(400, 8)
     gap = {}
     for reg in (0.05, 1.0):
-        dense = LazyAffinity.fit(x, reg=reg, scale=None, diagonal=0.0).dense()
+        dense = DensePlan.fit(x, reg=reg, scale=None, diagonal=0.0).dense()
         for k in (5, 40, 200):
-            plan = SparseAffinity.fit(x, reg=reg, k=k, scale=None, diagonal=0.0, tol=1e-6).matrix().to_dense()
+            plan = GraphPlan.fit(x, reg=reg, k=k, scale=None, diagonal=0.0, tol=1e-6).matrix().to_dense()
             gap[reg, k] = float((plan - dense).abs().sum(dim=1).mean()) / 2
     assert gap[0.05, 5] > gap[0.05, 40] > gap[0.05, 200]
     assert gap[0.05, 40] < 0.1
@@ -187,16 +187,16 @@ def test_it_nears_the_dense_plan_as_the_lists_grow_and_says_less_at_large_reg() 
 def test_what_cannot_be_done_is_said() -> None:
     x = clusters(30, 4)
     with pytest.raises(ShapeError, match="n ≥ 3"):
-        SparseAffinity.fit(x[:2], reg=0.1)
+        GraphPlan.fit(x[:2], reg=0.1)
     with pytest.raises(ShapeError, match="neighbours"):
-        SparseAffinity.fit(x, reg=0.1, neighbours=torch.zeros(3, 2, dtype=torch.int64))
+        GraphPlan.fit(x, reg=0.1, neighbours=torch.zeros(3, 2, dtype=torch.int64))
     with pytest.raises(ArgumentError, match="item 30"):
-        SparseAffinity.fit(x, reg=0.1, neighbours=torch.full((30, 2), 30))
+        GraphPlan.fit(x, reg=0.1, neighbours=torch.full((30, 2), 30))
     with pytest.raises(ArgumentError, match="at most 29"):
         nearest_neighbours(x, 30)
     with pytest.raises(MemoryBudgetError, match="Lower k"):
-        SparseAffinity.fit(x, reg=0.1, budget="1MB")
+        GraphPlan.fit(x, reg=0.1, budget="1MB")
     with pytest.warns(ConvergenceWarning, match="marginal error"):
-        assert not SparseAffinity.fit(x, reg=0.1, k=3, tol=1e-12, max_iter=2).report.converged
+        assert not GraphPlan.fit(x, reg=0.1, k=3, tol=1e-12, max_iter=2).report.converged
     with pytest.raises(ShapeError, match="4 features"):
-        SparseAffinity.fit(x, reg=0.1, k=3).transform(torch.zeros(2, 5))
+        GraphPlan.fit(x, reg=0.1, k=3).transform(torch.zeros(2, 5))

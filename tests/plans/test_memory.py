@@ -17,8 +17,8 @@ import sys, torch
 from pathlib import Path
 torch.set_num_threads(1)
 from bpa import balanced_affinities, memory
-from bpa.plans.dense import LazyAffinity
-from bpa.plans.graph import SparseAffinity
+from bpa.plans.dense import DensePlan
+from bpa.plans.graph import GraphPlan
 
 def resident(key):
     line = next(l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith(key))
@@ -53,13 +53,13 @@ elif case == "batch backward":
     x, work = torch.randn(500, 100, 64, generator=g), train
     plan = memory.estimate_affinities(100, 64, batch=500, backward=True)
 elif case == "kept":
-    x, work = torch.randn(3000, 64, generator=g), lambda x: LazyAffinity.fit(x, reg=0.1, keep=True, tol=1e-3)
+    x, work = torch.randn(3000, 64, generator=g), lambda x: DensePlan.fit(x, reg=0.1, keep=True, tol=1e-3)
     plan = memory.estimate_lazy(3000, 64, block=1024, keep=True)
 elif case == "streamed":
-    x, work = torch.randn(6000, 32, generator=g), lambda x: LazyAffinity.fit(x, reg=0.3, keep=False, tol=1e-3)
+    x, work = torch.randn(6000, 32, generator=g), lambda x: DensePlan.fit(x, reg=0.3, keep=False, tol=1e-3)
     plan = memory.estimate_lazy(6000, 32, block=1024)
 elif case == "sparse":
-    x, work = torch.randn(20000, 16, generator=g), lambda x: SparseAffinity.fit(x, reg=0.1, k=30)
+    x, work = torch.randn(20000, 16, generator=g), lambda x: GraphPlan.fit(x, reg=0.1, k=30)
     plan = memory.estimate_sparse(20000, 16, k=30)
 print(peak(work, x), plan.total, x.numel() * x.element_size())
 """

@@ -11,7 +11,7 @@ import torch
 from bpa.data.reid import write_reid_features
 from bpa.errors import ArgumentError
 from bpa.hosts.retrieval.kreciprocal import k_reciprocal
-from bpa.hosts.retrieval.ranking import bpa_rank
+from bpa.hosts.retrieval.ranking import rank
 from bpa.plans.comparison import PAPER, PRESETS, RETRIEVAL
 from bpa.records import FeatureSet, QueryGallery
 from bpa.runs.retrieval import (
@@ -89,7 +89,7 @@ def test_plain_ways_are_plain_distances(task):
 def test_reranked_bpa_takes_its_neighbours_in_bpa_space(task, rows):
     x = torch.from_numpy(task.features)
     q, g = x[task.query], x[task.gallery]
-    joint = bpa_rank(torch.cat([q, g]), reg=0.2, rows=rows, diagnostics=False).distances.double().clamp_min(0)
+    joint = rank(torch.cat([q, g]), reg=0.2, rows=rows, diagnostics=False).distances.double().clamp_min(0)
     expected = k_reciprocal(distances=joint.sqrt(), n_query=len(q), k1=6, k2=3).distances()
     got, _ = rank_way(task, Way("bpa", 0.2, rows=rows, rerank=True), ALL)
     np.testing.assert_allclose(got.numpy(), expected.numpy(), atol=2e-4)

@@ -9,7 +9,7 @@ import torch
 
 from bpa.errors import ArgumentError, MissingExtraError
 from bpa.estimators.transformer import BPATransformer
-from bpa.plans.graph import SparseAffinity
+from bpa.plans.graph import GraphPlan
 
 try:
     from scipy import linalg, sparse
@@ -209,11 +209,11 @@ class _SparsePlaces(_Places):
         unit = _unit(samples) if self.is_cosine else samples
         self.centre = unit.mean(axis=0)
         self.items = np.unique(self._prepared(samples), axis=0)
-        self.plan: SparseAffinity | None = None
+        self.plan: GraphPlan | None = None
         if len(self.items) < 3:  # no graph to speak of: items stay where they are
             self.eigenvalues = np.ones(1)
             return
-        self.plan = SparseAffinity.fit(
+        self.plan = GraphPlan.fit(
             torch.from_numpy(self.items),
             reg=reg,
             k=n_neighbors,

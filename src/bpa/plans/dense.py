@@ -31,7 +31,7 @@ from bpa.cost import unit_rows
 from bpa.errors import ArgumentError, ConvergenceWarning, FileError, ShapeError
 from bpa.solvers import alternate, is_exponential_safe, symmetrise
 
-__all__ = ["LazyAffinity", "LazyReport", "TopK"]
+__all__ = ["DensePlan", "LazyReport", "TopK"]
 
 _KEEP_BYTES = 2**30
 """Without a budget, the n × n matrix is kept when it is at most this large."""
@@ -76,7 +76,7 @@ class LazyReport:
     bytes_estimated: int
 
 
-class LazyAffinity:
+class DensePlan:
     r"""The balanced affinities of one large set, and of items that arrive later.
 
     Made by :meth:`fit` or :meth:`load`; never changed afterwards.
@@ -112,7 +112,7 @@ class LazyAffinity:
     --------
     >>> import torch
     >>> x = torch.randn(200, 16, generator=torch.Generator().manual_seed(0))
-    >>> lazy = LazyAffinity.fit(x, reg=0.1)
+    >>> lazy = DensePlan.fit(x, reg=0.1)
     >>> lazy.dense().shape, lazy.rows([3, 5]).shape, lazy.top_k(10).indices.shape
     (torch.Size([200, 200]), torch.Size([2, 200]), torch.Size([200, 10]))
     >>> bool((lazy.transform(x[:4]) - lazy.rows([0, 1, 2, 3])).abs().max() < 1e-4)
@@ -164,7 +164,7 @@ class LazyAffinity:
         budget: str | int | None = None,
         keep: bool | None = None,
         start: Tensor | None = None,
-    ) -> LazyAffinity:
+    ) -> DensePlan:
         """Balance one set and remember its potentials.
 
         Parameters
@@ -202,14 +202,14 @@ class LazyAffinity:
 
         Returns
         -------
-        LazyAffinity
+        DensePlan
 
         Raises
         ------
         MemoryBudgetError
             When even the streamed computation would exceed the budget.
         """
-        function = "LazyAffinity.fit"
+        function = "DensePlan.fit"
         check_positive(reg, argument="reg", function=function)
         check_choice(cost, ("cosine", "sqeuclidean"), argument="cost", function=function)
         check_choice(solver, ("symmetric", "alternating"), argument="solver", function=function)
@@ -251,7 +251,7 @@ class LazyAffinity:
             converged = error <= tol
             if not converged:
                 warnings.warn(
-                    f"LazyAffinity.fit reached a marginal error of {error:.1e} after {done} iterations, not "
+                    f"DensePlan.fit reached a marginal error of {error:.1e} after {done} iterations, not "
                     f"tol={tol:.1e}. Raise reg, tol or max_iter.",
                     ConvergenceWarning,
                     stacklevel=2,
@@ -338,7 +338,7 @@ class LazyAffinity:
             A fresh tensor each time.
         """
         step = self.block if block is None else block
-        check_count(step, argument="block", function="LazyAffinity.row_blocks")
+        check_count(step, argument="block", function="DensePlan.row_blocks")
         for rows in _spans(self.n, step):
             yield rows, self.rows(torch.arange(rows.start, rows.stop))
 
@@ -374,7 +374,7 @@ class LazyAffinity:
             metric,
             ("euclidean", "sqeuclidean", "cosine"),
             argument="metric",
-            function="LazyAffinity.distances",
+            function="DensePlan.distances",
         )
         left = self._index(i, "distances")
         right = torch.arange(self.n) if j is None else self._index(j, "distances")
@@ -407,10 +407,10 @@ class LazyAffinity:
         TopK
             Named pair ``values``, ``indices``, each (n, k), largest first.
         """
-        check_count(k, argument="k", function="LazyAffinity.top_k")
+        check_count(k, argument="k", function="DensePlan.top_k")
         if k > self.n - 1:
             raise ArgumentError(
-                f"The 'k' parameter of LazyAffinity.top_k must be at most n − 1 = {self.n - 1}. Got {k}."
+                f"The 'k' parameter of DensePlan.top_k must be at most n − 1 = {self.n - 1}. Got {k}."
             )
         values = self.features.new_empty(self.n, k)
         indices = torch.empty(self.n, k, dtype=torch.int64, device=self.features.device)
@@ -464,7 +464,7 @@ class LazyAffinity:
         with Path(path).open("wb") as file:
             np.savez(
                 file,
-                format=np.array("bpa.plans.dense.LazyAffinity/1"),
+                format=np.array("bpa.plans.dense.DensePlan/1"),
                 features=self.features.numpy(force=True),
                 log_u=self.log_u.numpy(force=True),
                 log_v=self.log_v.numpy(force=True),
@@ -477,7 +477,7 @@ class LazyAffinity:
             )
 
     @classmethod
-    def load(cls, path: str | Path) -> LazyAffinity:
+    def load(cls, path: str | Path) -> DensePlan:
         """Read what :meth:`save` wrote.
 
         Raises
@@ -487,8 +487,8 @@ class LazyAffinity:
         """
         try:
             with np.load(path, allow_pickle=False) as stored:
-                if "format" not in stored or str(stored["format"]) != "bpa.plans.dense.LazyAffinity/1":
-                    raise FileError(f"The file {str(path)!r} was not written by LazyAffinity.save.")
+                if "format" not in stored or str(stored["format"]) != "bpa.plans.dense.DensePlan/1":
+                    raise FileError(f"The file {str(path)!r} was not written by DensePlan.save.")
                 content = {key: stored[key] for key in stored.files}
                 features, log_u, log_v = (
                     torch.from_numpy(content[key]) for key in ("features", "log_u", "log_v")
@@ -501,7 +501,7 @@ class LazyAffinity:
             raise
         except (OSError, ValueError, KeyError, TypeError) as error_of_file:
             raise FileError(
-                f"The file {str(path)!r} cannot be read as a LazyAffinity: {error_of_file}."
+                f"The file {str(path)!r} cannot be read as a DensePlan: {error_of_file}."
             ) from None
         if features.dim() != 2 or log_u.shape != features.shape[:1] or log_v.shape != log_u.shape:
             raise FileError(f"The file {str(path)!r} holds arrays whose shapes do not belong together.")
@@ -565,10 +565,10 @@ class LazyAffinity:
         self._matrix = matrix.fill_diagonal_(self.diagonal)
 
     def _extend(self, x_new: Tensor | np.ndarray, log_potential: Tensor, recognise: bool) -> Tensor:
-        x_new = _as_set(x_new, "LazyAffinity.transform", minimum=1)
+        x_new = _as_set(x_new, "DensePlan.transform", minimum=1)
         if x_new.shape[1] != self.features.shape[1]:
             raise ShapeError(
-                f"The 'x_new' parameter of LazyAffinity.transform must have {self.features.shape[1]} "
+                f"The 'x_new' parameter of DensePlan.transform must have {self.features.shape[1]} "
                 f"features, as the fitted set. Got {x_new.shape[1]}."
             )
         dtype = self.features.dtype
@@ -589,7 +589,7 @@ class LazyAffinity:
         return out
 
     def _index(self, index: Sequence[int] | Tensor | np.ndarray, function: str) -> Tensor:
-        return _positions(index, self.n, f"LazyAffinity.{function}", self.features.device)
+        return _positions(index, self.n, f"DensePlan.{function}", self.features.device)
 
 
 class _Gram:
@@ -864,7 +864,7 @@ def _plan_memory(
     streamed = memory.estimate_lazy(n, d, dtype=dtype, block=block, keep=False)
     if keep and not may_keep:
         raise ArgumentError(
-            "The 'keep' parameter of LazyAffinity.fit needs a cosine cost and reg ≥ 0.03: below that the "
+            "The 'keep' parameter of DensePlan.fit needs a cosine cost and reg ≥ 0.03: below that the "
             "kernel's numbers leave float32. Pass keep=False."
         )
     if keep is None:

@@ -41,7 +41,7 @@ from bpa.errors import ArgumentError, ConvergenceWarning, ShapeError
 from bpa.plans.dense import _as_set, _compute_dtype, _equal_pairs, _Gram, _positions, _prepare, _spans
 from bpa.solvers import is_exponential_safe, symmetrise
 
-__all__ = ["Neighbours", "SparseAffinity", "SparseReport", "nearest_neighbours"]
+__all__ = ["GraphPlan", "Neighbours", "SparseReport", "nearest_neighbours"]
 
 _ROWS = 512
 _COLUMNS = 32768
@@ -191,7 +191,7 @@ def _merge_largest(best: Tensor, where: Tensor, tile: Tensor, start: int) -> tup
     return best, candidate.gather(1, order)
 
 
-class SparseAffinity:
+class GraphPlan:
     r"""The balanced affinities of one set on its neighbour graph. Made by :meth:`fit`.
 
     Attributes
@@ -213,7 +213,7 @@ class SparseAffinity:
     --------
     >>> import torch
     >>> x = torch.randn(300, 16, generator=torch.Generator().manual_seed(0))
-    >>> sparse = SparseAffinity.fit(x, reg=0.1, k=20)
+    >>> sparse = GraphPlan.fit(x, reg=0.1, k=20)
     >>> sparse.rows([7]).to_dense().shape, sparse.report.converged
     (torch.Size([1, 300]), True)
     """
@@ -262,7 +262,7 @@ class SparseAffinity:
         scale: Literal["max"] | None = "max",
         diagonal: float = 1.0,
         budget: str | int | None = None,
-    ) -> SparseAffinity:
+    ) -> GraphPlan:
         """Balance the kernel of a set's neighbour graph.
 
         Parameters
@@ -292,14 +292,14 @@ class SparseAffinity:
 
         Returns
         -------
-        SparseAffinity
+        GraphPlan
 
         Raises
         ------
         MemoryBudgetError
             When the planner's bound exceeds the budget.
         """
-        function = "SparseAffinity.fit"
+        function = "GraphPlan.fit"
         check_positive(reg, argument="reg", function=function)
         check_positive(tol, argument="tol", function=function)
         check_count(k, argument="k", function=function)
@@ -326,7 +326,7 @@ class SparseAffinity:
         done, error = int(found.n_iter), float(found.marginal_error)
         if not error <= tol:
             warnings.warn(
-                f"SparseAffinity.fit reached a marginal error of {error:.1e} after {done} iterations, not "
+                f"GraphPlan.fit reached a marginal error of {error:.1e} after {done} iterations, not "
                 f"tol={tol:.1e}. Raise k, reg, tol or max_iter.",
                 ConvergenceWarning,
                 stacklevel=2,
@@ -401,7 +401,7 @@ class SparseAffinity:
             Exactly 0 between an item and itself. Rows that share no column are at the distance that their lengths
             alone give.
         """
-        function = "SparseAffinity.distances"
+        function = "GraphPlan.distances"
         check_choice(metric, ("euclidean", "sqeuclidean", "cosine"), argument="metric", function=function)
         left = self._index(i, "distances")
         right = torch.arange(self.n, device=left.device) if j is None else self._index(j, "distances")
@@ -442,7 +442,7 @@ class SparseAffinity:
             Entry (q, j) is exp(f_q + log u_j − c_qj/reg) / scale on the list, f_q such that the row of the plan sums
             to one.
         """
-        function = "SparseAffinity.transform"
+        function = "GraphPlan.transform"
         x_new = _as_set(x_new, function, minimum=1)
         if x_new.shape[1] != self.features.shape[1]:
             raise ShapeError(
@@ -493,7 +493,7 @@ class SparseAffinity:
         )
 
     def _index(self, index: Sequence[int] | Tensor | np.ndarray, function: str) -> Tensor:
-        return _positions(index, self.n, f"SparseAffinity.{function}", self.features.device)
+        return _positions(index, self.n, f"GraphPlan.{function}", self.features.device)
 
 
 class _CSRKernel:

@@ -32,11 +32,11 @@ from bpa.cost import unit_rows
 from bpa.errors import ArgumentError, BPAError, NotDifferentiableError, ShapeError
 from bpa.solvers import Sweeps, alternate, alternating_adjoint, is_exponential_safe, symmetrise
 
-__all__ = ["ShardedAffinity", "sharded_affinities"]
+__all__ = ["ShardedPlan", "sharded_affinities"]
 
 
 @dataclass(frozen=True)
-class ShardedAffinity:
+class ShardedPlan:
     """What one rank knows of the affinities of the whole set.
 
     Attributes
@@ -75,7 +75,7 @@ def sharded_affinities(
     scale: Literal["max"] | None = "max",
     diagonal: float = 1.0,
     group: dist.ProcessGroup | None = None,
-) -> ShardedAffinity:
+) -> ShardedPlan:
     """Compute this rank's rows of the affinities of all ranks' items together.
 
     Parameters
@@ -89,7 +89,7 @@ def sharded_affinities(
 
     Returns
     -------
-    ShardedAffinity
+    ShardedPlan
         ``affinity`` is differentiable once with ``solver="alternating"``; the stretch is a constant, as for one
         process.
 
@@ -160,7 +160,7 @@ def sharded_affinities(
         error = float(ranks.gather(plan.sum(dim=1)).sub(1).abs().max())
         largest = float(ranks.gather(plan.amax(dim=1)).max()) if scale == "max" else 1.0
     affinity = (plan / largest).masked_fill(own, diagonal).to(given)
-    return ShardedAffinity(affinity, ranks.rows, log_u, log_v, largest, done, error)
+    return ShardedPlan(affinity, ranks.rows, log_u, log_v, largest, done, error)
 
 
 class _Ranks:

@@ -11,7 +11,7 @@ import torch
 from bpa.cost import cosine_cost
 from bpa.diagnostics import diagnose
 from bpa.memory import estimate_affinities, format_bytes
-from bpa.plans.dense import LazyAffinity
+from bpa.plans.dense import DensePlan
 from bpa.records import FeatureSet
 from bpa.report.table import Table
 from bpa.runs.environment import describe_environment
@@ -79,7 +79,7 @@ def _reg_table(some: torch.Tensor, regs: Sequence[float | Literal["auto"]]) -> T
     """Return, for each weight, over how many items a row spreads, and how symmetric five sweeps leave the plan."""
     rows = []
     for reg in [r for r in regs if r != "auto"] or (0.05, 0.1, 0.2, 0.5, 1.0):
-        lazy = LazyAffinity.fit(some, reg=float(reg), solver="alternating", scale=None, diagonal=0.0)
+        lazy = DensePlan.fit(some, reg=float(reg), solver="alternating", scale=None, diagonal=0.0)
         plan = lazy.dense()
         plan = plan / plan.sum(dim=1, keepdim=True)
         entropy = -(plan * plan.clamp_min(1e-300).log()).sum(dim=1)

@@ -23,8 +23,8 @@ from bpa.data.features import read_features
 from bpa.data.reid import read_reid_features
 from bpa.errors import ArgumentError
 from bpa.hosts.retrieval.kreciprocal import KReciprocal
-from bpa.hosts.retrieval.ranking import bpa_rank, bpa_source, estimate_rank
-from bpa.hosts.retrieval.rankers import BASELINES
+from bpa.hosts.retrieval.rankers import RANKERS
+from bpa.hosts.retrieval.ranking import estimate_rank, rank, row_source
 from bpa.metrics.hubness import hubness, nearest
 from bpa.metrics.intervals import mean_interval, paired_difference
 from bpa.metrics.retrieval import AveragePrecision, evaluate_ranking
@@ -129,7 +129,7 @@ class RetrievalConfig:
     rerank : {"none", "k-reciprocal"}
         Add re-ranked rows (joint).
     baselines : tuple of str
-        Names of `bpa.hosts.retrieval.rankers.BASELINES`.
+        Names of `bpa.hosts.retrieval.rankers.RANKERS`.
     k1, k2, lam, power
         Of the re-ranking.
     average_precision : str
@@ -152,10 +152,8 @@ class RetrievalConfig:
     def __post_init__(self) -> None:
         """Refuse names that nothing carries."""
         for name in self.baselines:
-            if name not in BASELINES:
-                raise ArgumentError(
-                    f"The baseline {name!r} is not known; choose among {', '.join(BASELINES)}."
-                )
+            if name not in RANKERS:
+                raise ArgumentError(f"The baseline {name!r} is not known; choose among {', '.join(RANKERS)}.")
         for name in self.rows:
             if name not in PRESETS:
                 raise ArgumentError(
@@ -203,7 +201,7 @@ def config_from_names(
     """
     given: dict[str, Any] = {
         "transforms": tuple(transforms), "protocols": tuple(protocols), "rerank": rerank,
-        "baselines": tuple(BASELINES) if tuple(baselines) == ("all",) else tuple(baselines), **more,
+        "baselines": tuple(RANKERS) if tuple(baselines) == ("all",) else tuple(baselines), **more,
     }  # fmt: skip
     given["rows"] = tuple(rows) or (("paper",) if preset == "paper" else ("retrieval",))
     if reg:
@@ -486,11 +484,11 @@ def rank_way(
     same = len(task.query) == len(task.gallery) and bool(np.array_equal(task.query, task.gallery))
     joint = query if same else torch.cat([query, gallery])
     n_query = len(query)
-    if way.method in BASELINES:
-        return -BASELINES[way.method](query, None if same else gallery), ()
+    if way.method in RANKERS:
+        return -RANKERS[way.method](query, None if same else gallery), ()
     if way.rerank:
         source = (
-            bpa_source(joint, reg=way.reg or 0.1, n_iter=config.n_iter, rows=way.rows or PRESETS["retrieval"])
+            row_source(joint, reg=way.reg or 0.1, n_iter=config.n_iter, rows=way.rows or PRESETS["retrieval"])
             if way.method == "bpa"
             else FeatureSource(make_transform(way.method)(joint))
         )
@@ -502,7 +500,7 @@ def rank_way(
     if way.method == "bpa":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the notes go into the table
-            ranking = bpa_rank(
+            ranking = rank(
                 query, None if same else gallery, reg=way.reg or 0.1, n_iter=config.n_iter, protocol=way.protocol,
                 rows=way.rows or PRESETS["retrieval"], budget=budget,
             )  # fmt: skip

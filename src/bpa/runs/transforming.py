@@ -16,7 +16,7 @@ import torch
 from bpa.data.features import write_features
 from bpa.errors import ArgumentError, FileError, MemoryBudgetError
 from bpa.memory import estimate_affinities, format_bytes
-from bpa.plans.dense import LazyAffinity
+from bpa.plans.dense import DensePlan
 from bpa.records import FeatureSet
 from bpa.runs.store import write_atomically
 from bpa.transforms.names import make_transform
@@ -108,7 +108,7 @@ def transform_to_file(
         return _rows(features, x, target, config, DEFAULT_BUDGET if budget is None else budget)
     if config.reg == "auto":
         raise ArgumentError(f"'{config.want}' needs a number for reg. Got 'auto'; 'bpa doctor' names one.")
-    lazy = LazyAffinity.fit(
+    lazy = DensePlan.fit(
         x,
         reg=config.reg,
         solver="alternating",
@@ -143,7 +143,7 @@ def _rows(
     return {"shape": list(rows.shape), "estimate": estimate}
 
 
-def _top_k(lazy: LazyAffinity, target: Path, config: TransformConfig, _: Progress | None) -> list[int]:
+def _top_k(lazy: DensePlan, target: Path, config: TransformConfig, _: Progress | None) -> list[int]:
     if config.k > lazy.n - 1:
         raise ArgumentError(f"--k may be at most {lazy.n - 1} for {lazy.n} items. Got {config.k}.")
     best = lazy.top_k(config.k)
@@ -161,7 +161,7 @@ def _top_k(lazy: LazyAffinity, target: Path, config: TransformConfig, _: Progres
     return [lazy.n, lazy.n]
 
 
-def _blocks(lazy: LazyAffinity, target: Path, config: TransformConfig, tell: Progress | None) -> list[int]:
+def _blocks(lazy: DensePlan, target: Path, config: TransformConfig, tell: Progress | None) -> list[int]:
     """Write W from the top, one block of rows at a time, beside the target; then put it in place."""
     partial = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
@@ -186,7 +186,7 @@ def _blocks(lazy: LazyAffinity, target: Path, config: TransformConfig, tell: Pro
     return [lazy.n, lazy.n]
 
 
-def _distances(lazy: LazyAffinity, target: Path, config: TransformConfig, _: Progress | None) -> list[int]:
+def _distances(lazy: DensePlan, target: Path, config: TransformConfig, _: Progress | None) -> list[int]:
     if not config.items or not all(0 <= item < lazy.n for item in config.items):
         raise ArgumentError(
             f"--want distances needs --items, positions from 0 to {lazy.n - 1}. Got {config.items}."

@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import sys, torch
-from bpa.hosts.retrieval import PAPER, RETRIEVAL, bpa_rank, estimate_rank, k_reciprocal
+from bpa.hosts.retrieval import PAPER, RETRIEVAL, rank, estimate_rank, k_reciprocal
 from bpa.hosts.retrieval.kreciprocal import estimate_k_reciprocal_bytes
 
 def resident(name):
@@ -17,7 +17,7 @@ def resident(name):
 
 n, q, d = 5000, 800, 64
 x = torch.randn(n, d, generator=torch.Generator().manual_seed(0))
-bpa_rank(x[:50], x[50:400], reg=0.3, diagnostics=False)  # the libraries load what they need
+rank(x[:50], x[50:400], reg=0.3, diagnostics=False)  # the libraries load what they need
 k_reciprocal(x[:400], 50).distances()
 before = resident("VmRSS")
 open("/proc/self/clear_refs", "w").write("5")  # forget the highest mark
@@ -28,7 +28,7 @@ if case == "k-reciprocal":
 else:
     settings = {"dense": {"rows": PAPER}, "top": {"rows": RETRIEVAL},
                 "half": {"rows": PAPER, "storage": torch.bfloat16}, "blocked": {"rows": PAPER, "budget": "300MB"}}[case]
-    estimate = bpa_rank(x[:q], x[q:], reg=0.1, diagnostics=False, **settings).estimate
+    estimate = rank(x[:q], x[q:], reg=0.1, diagnostics=False, **settings).estimate
     assert ("W" in dict(estimate.parts)) == (case != "blocked"), estimate.text()
     announced = estimate.total
 print(resident("VmHWM") - before, announced)

@@ -216,15 +216,15 @@ def test_nnn_at_one_half_ranks_like_csls():
     assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("name", list(rankers.BASELINES))
+@pytest.mark.parametrize("name", list(rankers.RANKERS))
 def test_every_baseline_keeps_the_signature_and_ignores_feature_length(name):
     q, g, b = (torch.tensor(draw(s, n)) for s, n in ((0, 20), (1, 60), (2, 30)))
-    scores = rankers.BASELINES[name](q, g, b)
+    scores = rankers.RANKERS[name](q, g, b)
     assert scores.shape == (20, 60)
     assert torch.isfinite(scores).all()
-    scaled = rankers.BASELINES[name](3 * q, g * torch.linspace(0.5, 2, 60)[:, None], 2 * b)
+    scaled = rankers.RANKERS[name](3 * q, g * torch.linspace(0.5, 2, 60)[:, None], 2 * b)
     torch.testing.assert_close(scores, scaled, atol=1e-8, rtol=1e-6)
-    assert rankers.BASELINES[name](g).shape == (60, 60)
+    assert rankers.RANKERS[name](g).shape == (60, 60)
 
 
 def test_a_wide_gallery_and_wrong_shapes_are_refused_by_name():

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from bpa.errors import ArgumentError, FileError, MemoryBudgetError, ShapeError
-from bpa.hosts.retrieval.gallery import FrozenBPA
-from bpa.hosts.retrieval.ranking import bpa_rank, bpa_source, estimate_rank, rerank
+from bpa.hosts.retrieval.gallery import Gallery
+from bpa.hosts.retrieval.ranking import estimate_rank, rank, rerank, row_source
 from bpa.plans.comparison import AUTO_REG, PAPER, RETRIEVAL, RowComparison
 
 ROWS = [PAPER, RowComparison("cosine"), RowComparison("euclidean", top=12), RowComparison("cosine", top=12)]
@@ -71,9 +71,9 @@ def test_joint_equals_a_slow_float64_computation(rows, cost):
     q, g, _, _ = clusters(n_ids=9, each=4)
     reg = {"cosine": 0.15, "sqeuclidean": 5.0, "euclidean": 0.1}[cost]
     w = slow_plan(torch.cat([q, g]), reg, 5, cost)
-    got = bpa_rank(q, g, reg=reg, cost=cost, rows=rows, diagnostics=False).distances
+    got = rank(q, g, reg=reg, cost=cost, rows=rows, diagnostics=False).distances
     np.testing.assert_allclose(got.numpy(), slow_compare(w, len(q), len(q), rows), atol=1e-8)
-    single = bpa_rank(q.float(), g.float(), reg=reg, cost=cost, rows=rows, diagnostics=False).distances
+    single = rank(q.float(), g.float(), reg=reg, cost=cost, rows=rows, diagnostics=False).distances
     assert single.dtype == torch.float32
     np.testing.assert_allclose(single.numpy(), got.numpy(), atol=5e-4)
 
@@ -82,17 +82,17 @@ def test_joint_equals_a_slow_float64_computation(rows, cost):
 def test_every_item_may_query_the_others(rows):
     q, g, _, _ = clusters(n_ids=9, each=4)
     x = torch.cat([q, g])
-    got = bpa_rank(x, reg=0.15, rows=rows, diagnostics=False).distances
+    got = rank(x, reg=0.15, rows=rows, diagnostics=False).distances
     np.testing.assert_allclose(got.numpy(), slow_compare(slow_plan(x, 0.15, 5), len(x), 0, rows), atol=1e-8)
 
 
 @pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
 def test_blocked_rows_equal_held_rows(rows):
     q, g, _, _ = clusters(n_ids=40, each=9)
-    held = bpa_rank(q, g, reg=0.15, rows=rows, diagnostics=False)
+    held = rank(q, g, reg=0.15, rows=rows, diagnostics=False)
     assert any(name == "W" for name, _ in held.estimate.parts)
     budget = held.estimate.total - 1
-    blocked = bpa_rank(q, g, reg=0.15, rows=rows, budget=budget, diagnostics=False)
+    blocked = rank(q, g, reg=0.15, rows=rows, budget=budget, diagnostics=False)
     assert not any(name == "W" for name, _ in blocked.estimate.parts)
     torch.testing.assert_close(held.distances, blocked.distances, atol=1e-8, rtol=1e-6)
 
@@ -100,23 +100,21 @@ def test_blocked_rows_equal_held_rows(rows):
 def test_a_budget_too_small_is_refused_before_anything_is_allocated():
     q, g, _, _ = clusters()
     with pytest.raises(MemoryBudgetError, match="frozen"):
-        bpa_rank(q, g, reg=0.2, budget=1000)
+        rank(q, g, reg=0.2, budget=1000)
     with pytest.raises(MemoryBudgetError, match="top=50"):
-        FrozenBPA.fit(g, reg=0.2, rows=PAPER, budget=1000)
+        Gallery.fit(g, reg=0.2, rows=PAPER, budget=1000)
 
 
 @pytest.mark.parametrize("measure", ["euclidean", "cosine"])
 def test_bfloat16_storage_ranks_like_float32(measure):
     q, g, qi, gi = clusters(seed=2, n_ids=40, each=8, noise=0.9)
     rows = RowComparison(measure)
-    full = bpa_rank(q.float(), g.float(), reg=0.1, rows=rows, diagnostics=False).distances
-    half = bpa_rank(
-        q.float(), g.float(), reg=0.1, rows=rows, storage=torch.bfloat16, diagnostics=False
-    ).distances
+    full = rank(q.float(), g.float(), reg=0.1, rows=rows, diagnostics=False).distances
+    half = rank(q.float(), g.float(), reg=0.1, rows=rows, storage=torch.bfloat16, diagnostics=False).distances
     assert abs(mean_ap(full, qi, gi) - mean_ap(half, qi, gi)) < 0.005
     assert (full - half).abs().max() < 0.05
     with pytest.raises(ArgumentError, match="bfloat16"):
-        bpa_rank(q, g, reg=0.01, storage=torch.bfloat16)
+        rank(q, g, reg=0.01, storage=torch.bfloat16)
 
 
 def mean_ap(distances, qi, gi):
@@ -130,8 +128,8 @@ def mean_ap(distances, qi, gi):
 @pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
 def test_frozen_ranks_nearly_like_one_query_at_a_time(rows):
     q, g, qi, gi = clusters(seed=1, noise=0.8)
-    each = bpa_rank(q, g, reg=0.15, protocol="per-query", rows=rows, n_iter=30, diagnostics=False).distances
-    frozen = bpa_rank(q, g, reg=0.15, protocol="frozen", rows=rows, n_iter=30, diagnostics=False).distances
+    each = rank(q, g, reg=0.15, protocol="per-query", rows=rows, n_iter=30, diagnostics=False).distances
+    frozen = rank(q, g, reg=0.15, protocol="frozen", rows=rows, n_iter=30, diagnostics=False).distances
     rank_each, rank_frozen = each.argsort(1).argsort(1).double(), frozen.argsort(1).argsort(1).double()
     spearman = torch.stack(
         [torch.corrcoef(torch.stack([a, b]))[0, 1] for a, b in zip(rank_each, rank_frozen, strict=True)]
@@ -142,7 +140,7 @@ def test_frozen_ranks_nearly_like_one_query_at_a_time(rows):
 
 def test_the_query_s_own_coordinate_is_part_of_the_frozen_distance():
     q, g, _, _ = clusters(seed=1)
-    frozen = FrozenBPA.fit(g, reg=0.15, rows=PAPER, n_iter=30)
+    frozen = Gallery.fit(g, reg=0.15, rows=PAPER, n_iter=30)
     w = frozen.lazy.dense()
     row, column = frozen.row(q), frozen.lazy.columns(q, recognise=False)
     expected = ((row[:, None] - w[None]) ** 2).sum(-1) + (1 - column) ** 2
@@ -155,8 +153,8 @@ def test_the_query_s_own_coordinate_is_part_of_the_frozen_distance():
 def test_frozen_equals_joint_for_fitted_items(rows):
     q, g, _, _ = clusters(seed=3)
     x = torch.cat([q, g])
-    frozen = FrozenBPA.fit(x, reg=0.2, rows=rows, n_iter=5)
-    joint = bpa_rank(q, g, reg=0.2, rows=rows, n_iter=5, diagnostics=False).distances
+    frozen = Gallery.fit(x, reg=0.2, rows=rows, n_iter=5)
+    joint = rank(q, g, reg=0.2, rows=rows, n_iter=5, diagnostics=False).distances
     got = frozen.fitted_distances(torch.arange(len(q)), torch.arange(len(q), len(x)))
     torch.testing.assert_close(got, joint, atol=1e-6, rtol=1e-5)
 
@@ -164,7 +162,7 @@ def test_frozen_equals_joint_for_fitted_items(rows):
 @pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
 def test_a_short_list_compares_like_the_whole_gallery(rows):
     q, g, _, _ = clusters(seed=4)
-    frozen = FrozenBPA.fit(g, reg=0.15, rows=rows, n_iter=10)
+    frozen = Gallery.fit(g, reg=0.15, rows=rows, n_iter=10)
     whole = frozen.distances(q)
     candidates = frozen.shortlist(q, 17)
     near = torch.nn.functional.normalize(q, dim=1) @ torch.nn.functional.normalize(g, dim=1).T
@@ -178,9 +176,7 @@ def test_a_short_list_compares_like_the_whole_gallery(rows):
     assert torch.equal(index, candidates.gather(1, best.indices[:, :5]))
     one_by_one = torch.cat([frozen.distances(q[i : i + 1]) for i in range(len(q))])
     torch.testing.assert_close(one_by_one, whole, atol=1e-9, rtol=1e-9)
-    ranked = bpa_rank(
-        q, g, reg=0.15, n_iter=10, protocol="frozen", rows=rows, shortlist=17, diagnostics=False
-    )
+    ranked = rank(q, g, reg=0.15, n_iter=10, protocol="frozen", rows=rows, shortlist=17, diagnostics=False)
     first = ranked.distances.argsort(1)[:, :17].sort(1).values
     assert torch.equal(first, candidates.sort(1).values)
     tail = near.masked_fill(torch.zeros_like(near, dtype=torch.bool).scatter_(1, candidates, True), -2)
@@ -191,11 +187,11 @@ def test_a_short_list_compares_like_the_whole_gallery(rows):
 def test_frozen_serving_knows_the_euclidean_cost(rows):
     q, g, qi, gi = clusters(seed=4)
     q, g = q + 3, g + 3  # the set's mean must not matter
-    frozen = FrozenBPA.fit(g, reg=4.0, cost="sqeuclidean", rows=rows, n_iter=30)
+    frozen = Gallery.fit(g, reg=4.0, cost="sqeuclidean", rows=rows, n_iter=30)
     assert torch.equal(
         frozen.shortlist(q, 9).sort(1).values, torch.cdist(q, g).topk(9, largest=False).indices.sort(1).values
     )
-    each = bpa_rank(
+    each = rank(
         q, g, reg=4.0, cost="sqeuclidean", protocol="per-query", rows=rows, n_iter=30, diagnostics=False
     )
     assert abs(mean_ap(frozen.distances(q), qi, gi) - mean_ap(each.distances, qi, gi)) < 0.02
@@ -204,9 +200,9 @@ def test_frozen_serving_knows_the_euclidean_cost(rows):
 def test_the_bank_takes_part_but_is_never_ranked():
     q, g, _, _ = clusters(seed=5)
     bank = clusters(seed=6)[1]
-    frozen = FrozenBPA.fit(g, bank, reg=0.2, rows=PAPER, n_iter=20)
+    frozen = Gallery.fit(g, bank, reg=0.2, rows=PAPER, n_iter=20)
     assert frozen.distances(q).shape == (len(q), len(g))
-    alone = FrozenBPA.fit(g, reg=0.2, rows=PAPER, n_iter=20)
+    alone = Gallery.fit(g, reg=0.2, rows=PAPER, n_iter=20)
     assert not torch.allclose(frozen.distances(q), alone.distances(q))
     with pytest.raises(ArgumentError, match="without a bank"):
         frozen.add(bank)
@@ -216,12 +212,12 @@ def test_the_bank_takes_part_but_is_never_ranked():
 @pytest.mark.parametrize("storage", [None, torch.bfloat16])
 def test_a_saved_state_ranks_the_same_and_holds_no_pickle(tmp_path, rows, storage):
     q, g, _, _ = clusters(seed=7)
-    frozen = FrozenBPA.fit(g, reg=0.2, rows=rows, n_iter=10, storage=storage)
+    frozen = Gallery.fit(g, reg=0.2, rows=rows, n_iter=10, storage=storage)
     path = tmp_path / "gallery.npz"
     frozen.save(path)
     with np.load(path, allow_pickle=False) as stored:  # an object array would raise here
         assert all(stored[name].dtype != object for name in stored.files)
-    again = FrozenBPA.load(path)
+    again = Gallery.load(path)
     assert (again.rows, again.n_gallery, again.reg) == (rows, len(g), 0.2)
     torch.testing.assert_close(again.distances(q), frozen.distances(q), atol=1e-9, rtol=1e-9)
 
@@ -231,22 +227,22 @@ def test_another_file_is_refused(tmp_path):
     (tmp_path / "text.npz").write_text("no archive")
     for name in ("other.npz", "text.npz", "absent.npz"):
         with pytest.raises(FileError, match=name):
-            FrozenBPA.load(tmp_path / name)
+            Gallery.load(tmp_path / name)
 
 
 @pytest.mark.parametrize("rows", [PAPER, RowComparison("cosine", top=12)], ids=lambda r: r.name)
 def test_a_grown_gallery_equals_one_fitted_whole_and_starts_warm(rows):
     q, g, _, _ = clusters(seed=8)
     old, new = g[:-5], g[-5:]
-    grown = FrozenBPA.fit(old, reg=0.2, rows=rows, tol=1e-9).add(new, tol=1e-9)
-    whole = FrozenBPA.fit(g, reg=0.2, rows=rows, tol=1e-9)
+    grown = Gallery.fit(old, reg=0.2, rows=rows, tol=1e-9).add(new, tol=1e-9)
+    whole = Gallery.fit(g, reg=0.2, rows=rows, tol=1e-9)
     torch.testing.assert_close(grown.distances(q), whole.distances(q), atol=1e-6, rtol=1e-6)
     assert grown.lazy.report.n_iter < whole.lazy.report.n_iter
 
 
 def test_the_hook_scores_candidates_of_any_index():
     q, g, _, _ = clusters(seed=9)
-    fitted = FrozenBPA.fit(g, reg=0.2, n_iter=20, rows=RowComparison("cosine", top=12))
+    fitted = Gallery.fit(g, reg=0.2, n_iter=20, rows=RowComparison("cosine", top=12))
     ids = fitted.shortlist(q, 10)
     scores = rerank(q, ids, None, fitted)
     torch.testing.assert_close(scores, -fitted.distances(q, ids))
@@ -260,8 +256,8 @@ def test_items_newer_than_the_fit_score_nearly_like_fitted_ones(rows):
     q, g, _, _ = clusters(seed=10)
     late = list(range(0, len(g), 10))
     early = [j for j in range(len(g)) if j not in late]
-    fitted = FrozenBPA.fit(g[early], reg=0.2, n_iter=40, rows=rows)
-    whole = FrozenBPA.fit(g, reg=0.2, n_iter=40, rows=rows)
+    fitted = Gallery.fit(g[early], reg=0.2, n_iter=40, rows=rows)
+    whole = Gallery.fit(g, reg=0.2, n_iter=40, rows=rows)
     ids = torch.full((len(q), len(late)), -1)
     scores = rerank(q, ids, g[late].expand(len(q), -1, -1), fitted)
     expected = -whole.distances(q)[:, late]
@@ -273,20 +269,20 @@ def test_diagnostics_speak_when_reg_is_far_off_and_are_silent_otherwise():
     q, g, _, _ = clusters(seed=11, n_ids=30, each=8, d=32)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        good = bpa_rank(q, g, reg=0.2, rows=RETRIEVAL).diagnostics
+        good = rank(q, g, reg=0.2, rows=RETRIEVAL).diagnostics
     assert good.notes == ()
     assert 0.05 * good.n < good.perplexity < 0.9 * good.n
     with pytest.warns(UserWarning, match="reg=3 is large"):
-        bpa_rank(q, g, reg=3.0, rows=PAPER)
+        rank(q, g, reg=3.0, rows=PAPER)
     with pytest.warns(UserWarning, match="reg=0.03 is small"):
-        bpa_rank(q, g, reg=0.03, rows=PAPER)
+        rank(q, g, reg=0.03, rows=PAPER)
 
 
 def test_diagnostics_measure_what_they_say():
     q, g, _, _ = clusters(seed=12, n_ids=8, each=5)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        ranking = bpa_rank(q, g, reg=0.2, rows=PAPER)
+        ranking = rank(q, g, reg=0.2, rows=PAPER)
     seen = ranking.diagnostics
     assert seen.near == pytest.approx(float(ranking.distances.min()))  # 256 entries: the first of a thousand
     assert seen.middle == pytest.approx(float(ranking.distances.quantile(0.5)), rel=0.01)
@@ -314,15 +310,15 @@ def test_the_estimate_bounds_the_largest_buffers():
 def test_wrong_arguments_name_themselves():
     q, g, _, _ = clusters()
     with pytest.raises(ShapeError, match="'gallery'"):
-        bpa_rank(q, g[:, :3], reg=0.2)
+        rank(q, g[:, :3], reg=0.2)
     with pytest.raises(ArgumentError, match="'protocol'"):
-        bpa_rank(q, g, reg=0.2, protocol="both")
+        rank(q, g, reg=0.2, protocol="both")
     with pytest.raises(ArgumentError, match="'shortlist'"):
-        bpa_rank(q, g, reg=0.2, shortlist=5)
+        rank(q, g, reg=0.2, shortlist=5)
     with pytest.raises(ArgumentError, match="'measure'"):
         RowComparison("manhattan")
     with pytest.raises(ArgumentError, match="positions 0"):
-        FrozenBPA.fit(g, reg=0.2, n_iter=5).distances(q, torch.full((len(q), 1), len(g)))
+        Gallery.fit(g, reg=0.2, n_iter=5).distances(q, torch.full((len(q), 1), len(g)))
 
 
 @pytest.mark.parametrize("measure", ["euclidean", "cosine"])
@@ -331,21 +327,19 @@ def test_a_graph_of_all_neighbours_is_the_dense_converged_plan(measure, top):
     q, g, _, _ = clusters(seed=13, n_ids=8, each=5)
     x = torch.cat([q, g])
     rows = RowComparison(measure, top=top, neighbours=len(x) - 1)
-    got = bpa_rank(q, g, reg=0.3, rows=rows, diagnostics=False).distances
-    many = bpa_rank(
-        q, g, reg=0.3, n_iter=400, rows=RowComparison(measure, top=top), diagnostics=False
-    ).distances
+    got = rank(q, g, reg=0.3, rows=rows, diagnostics=False).distances
+    many = rank(q, g, reg=0.3, n_iter=400, rows=RowComparison(measure, top=top), diagnostics=False).distances
     torch.testing.assert_close(got, many, atol=5e-3, rtol=5e-3)
     few = RowComparison(measure, top=top, neighbours=6)
-    assert not torch.allclose(bpa_rank(q, g, reg=0.3, rows=few, diagnostics=False).distances, many, atol=1e-2)
+    assert not torch.allclose(rank(q, g, reg=0.3, rows=few, diagnostics=False).distances, many, atol=1e-2)
 
 
 @pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
 def test_the_space_of_rows_is_the_one_that_ranks(rows):
     q, g, _, _ = clusters(seed=14, n_ids=10, each=5)
     x = torch.cat([q, g])
-    source = bpa_source(x, reg=0.2, rows=rows)
-    ranked = bpa_rank(x, reg=0.2, rows=rows, diagnostics=False).distances
+    source = row_source(x, reg=0.2, rows=rows)
+    ranked = rank(x, reg=0.2, rows=rows, diagnostics=False).distances
     factor = 2.0 if rows.measure == "cosine" else 1.0
     everything = source.rows(0, len(x))
     torch.testing.assert_close(everything, factor * ranked, atol=1e-8, rtol=1e-7)
@@ -364,29 +358,29 @@ def test_the_space_of_rows_is_the_one_that_ranks(rows):
 def test_auto_is_a_fixed_weight_on_centred_rows(rows, protocol, tmp_path):
     q, g, _, _ = clusters(seed=15, n_ids=8, each=5)
     q, g = q + 2.0, g + 2.0  # features that all point one way
-    auto = bpa_rank(q, g, reg="auto", protocol=protocol, rows=rows, diagnostics=False).distances
+    auto = rank(q, g, reg="auto", protocol=protocol, rows=rows, diagnostics=False).distances
     uq, ug = (x / x.norm(dim=1, keepdim=True) for x in (q, g))
     if protocol == "joint":
         mean = torch.cat([uq, ug]).mean(0)
-        expected = bpa_rank(uq - mean, ug - mean, reg=AUTO_REG, rows=rows, diagnostics=False).distances
+        expected = rank(uq - mean, ug - mean, reg=AUTO_REG, rows=rows, diagnostics=False).distances
     elif protocol == "frozen":
         mean = ug.mean(0)
         moved = {"reg": AUTO_REG, "rows": rows, "protocol": "frozen", "diagnostics": False}
-        expected = bpa_rank(uq - mean, ug - mean, **moved).distances
-        fitted = FrozenBPA.fit(g, reg="auto", rows=rows, n_iter=5)
+        expected = rank(uq - mean, ug - mean, **moved).distances
+        fitted = Gallery.fit(g, reg="auto", rows=rows, n_iter=5)
         fitted.save(tmp_path / "g.npz")
-        again = FrozenBPA.load(tmp_path / "g.npz")
+        again = Gallery.load(tmp_path / "g.npz")
         torch.testing.assert_close(again.distances(q), expected, atol=1e-9, rtol=1e-7)
         torch.testing.assert_close(again.row(q), fitted.row(q))
     else:
         expected = []
         for i in range(len(q)):
             mean = torch.cat([uq[i : i + 1], ug]).mean(0)
-            one = bpa_rank(uq[i : i + 1] - mean, ug - mean, reg=AUTO_REG, rows=rows, diagnostics=False)
+            one = rank(uq[i : i + 1] - mean, ug - mean, reg=AUTO_REG, rows=rows, diagnostics=False)
             expected.append(one.distances)
         expected = torch.cat(expected)
     torch.testing.assert_close(auto, expected, atol=1e-9, rtol=1e-7)
     with pytest.raises(ArgumentError, match="'reg'"):
-        bpa_rank(q, g, reg="best")
+        rank(q, g, reg="best")
     with pytest.raises(ArgumentError, match="cost='cosine'"):
-        bpa_rank(q, g, reg="auto", cost="sqeuclidean")
+        rank(q, g, reg="auto", cost="sqeuclidean")

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from bpa.hosts.retrieval.kreciprocal import KReciprocal, k_reciprocal
-from bpa.hosts.retrieval.ranking import bpa_rank, bpa_source
+from bpa.hosts.retrieval.ranking import rank, row_source
 from bpa.metrics.hubness import hubness
 from bpa.metrics.retrieval import evaluate_ranking
 from bpa.plans.comparison import PAPER, RETRIEVAL, compare_dense
-from bpa.plans.dense import LazyAffinity
+from bpa.plans.dense import DensePlan
 
 pytest.importorskip("skimage", reason="the pictures are scikit-image's")
 pytestmark = pytest.mark.slow
@@ -45,24 +45,22 @@ def test_directions_on_the_stereo_pair(stereo):
     joint = torch.cat([q, g])
     cosine = 1 - nq @ ng.T
     plain = score(cosine)
-    paper = bpa_rank(q, g, reg=0.15, rows=PAPER, diagnostics=False).distances
+    paper = rank(q, g, reg=0.15, rows=PAPER, diagnostics=False).distances
     assert score(paper)[0] >= plain[0] + 3
     assert score(paper)[1] >= plain[1] + 2
     assert hubness(paper.numpy()).skewness < hubness(cosine.numpy()).skewness
     # the ones on the diagonal carry most of it
-    w = LazyAffinity.fit(joint, reg=0.15, solver="alternating", diagonal=0.0).dense()
+    w = DensePlan.fit(joint, reg=0.15, solver="alternating", diagonal=0.0).dense()
     assert score(compare_dense(w[: len(q)], w[len(q) :], "euclidean"))[0] < score(paper)[0] - 5
     # frozen potentials rank like the joint transform
     for rows in (PAPER, RETRIEVAL):
-        whole = bpa_rank(q, g, reg=0.15, rows=rows, diagnostics=False).distances
-        frozen = bpa_rank(q, g, reg=0.15, rows=rows, protocol="frozen", diagnostics=False).distances
-        short = bpa_rank(
-            q, g, reg=0.15, rows=rows, protocol="frozen", shortlist=200, diagnostics=False
-        ).distances
+        whole = rank(q, g, reg=0.15, rows=rows, diagnostics=False).distances
+        frozen = rank(q, g, reg=0.15, rows=rows, protocol="frozen", diagnostics=False).distances
+        short = rank(q, g, reg=0.15, rows=rows, protocol="frozen", shortlist=200, diagnostics=False).distances
         assert abs(score(whole)[0] - score(frozen)[0]) < 1.0
         assert abs(score(frozen)[0] - score(short)[0]) < 1.0
     # the library's comparison of rows is better than the paper's here, and re-ranking adds to it
     assert score(whole)[0] > score(paper)[0]
     alone = k_reciprocal(torch.cat([nq, ng]), len(q), k1=6, k2=3).distances()
-    both = KReciprocal.fit(bpa_source(joint, reg=0.15, rows=RETRIEVAL), len(q), k1=6, k2=3).distances()
+    both = KReciprocal.fit(row_source(joint, reg=0.15, rows=RETRIEVAL), len(q), k1=6, k2=3).distances()
     assert score(both)[0] >= score(alone)[0]

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from bpa.hosts.retrieval.gallery import FrozenBPA
+from bpa.hosts.retrieval.gallery import Gallery
 from bpa.hosts.retrieval.kreciprocal import KReciprocal, k_reciprocal
-from bpa.hosts.retrieval.ranking import Diagnostics, Ranking, bpa_rank, bpa_source, estimate_rank, rerank
-from bpa.hosts.retrieval.rankers import BASELINES
+from bpa.hosts.retrieval.rankers import RANKERS
+from bpa.hosts.retrieval.ranking import Diagnostics, Ranking, estimate_rank, rank, rerank, row_source
 from bpa.plans.comparison import AUTO_REG, PAPER, PRESETS, RETRIEVAL, RowComparison
 
 __all__ = [
     "AUTO_REG",
-    "BASELINES",
     "PAPER",
     "PRESETS",
+    "RANKERS",
     "RETRIEVAL",
     "Diagnostics",
-    "FrozenBPA",
+    "Gallery",
     "KReciprocal",
     "Ranking",
     "RowComparison",
-    "bpa_rank",
-    "bpa_source",
     "estimate_rank",
     "k_reciprocal",
+    "rank",
     "rerank",
+    "row_source",
 ]

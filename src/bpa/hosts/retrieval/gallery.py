@@ -36,23 +36,23 @@ from bpa.plans.comparison import (
     squared_norms,
     truncate,
 )
-from bpa.plans.dense import LazyAffinity, LazyReport
+from bpa.plans.dense import DensePlan, LazyReport
 from bpa.plans.neighbours import block_rows, spans
 from bpa.plans.sparse_rows import SparseRows, products
 
-__all__ = ["FrozenBPA"]
+__all__ = ["Gallery"]
 
-_FORMAT = "bpa.hosts.retrieval.FrozenBPA/1"
+_FORMAT = "bpa.hosts.retrieval.Gallery/1"
 
 
-class FrozenBPA:
+class Gallery:
     """A balanced gallery that ranks itself for queries it has not seen.
 
     Made by :meth:`fit` or :meth:`load`; never changed afterwards (:meth:`add` returns another one).
 
     Attributes
     ----------
-    lazy : LazyAffinity
+    lazy : DensePlan
         Features and potentials of the gallery (and of the bank behind it).
     rows : RowComparison
         How rows are compared.
@@ -65,7 +65,7 @@ class FrozenBPA:
     --------
     >>> generator = torch.Generator().manual_seed(0)
     >>> gallery = torch.randn(100, 8, generator=generator)
-    >>> frozen = FrozenBPA.fit(gallery, reg=0.2)
+    >>> frozen = Gallery.fit(gallery, reg=0.2)
     >>> query = gallery[:3] + 0.01 * torch.randn(3, 8, generator=generator)
     >>> frozen.distances(query).argmin(dim=1).tolist()
     [0, 1, 2]
@@ -73,7 +73,7 @@ class FrozenBPA:
 
     def __init__(
         self,
-        lazy: LazyAffinity,
+        lazy: DensePlan,
         rows: RowComparison,
         n_gallery: int,
         *,
@@ -116,7 +116,7 @@ class FrozenBPA:
         n_iter: int | None = None,
         storage: torch.dtype | None = None,
         budget: str | int | None = None,
-    ) -> FrozenBPA:
+    ) -> Gallery:
         """Balance a gallery and keep what ranking needs.
 
         Parameters
@@ -144,7 +144,7 @@ class FrozenBPA:
 
         Returns
         -------
-        FrozenBPA
+        Gallery
 
         Raises
         ------
@@ -153,13 +153,13 @@ class FrozenBPA:
         """
         if rows.neighbours is not None:
             raise ArgumentError(
-                "FrozenBPA keeps the plan over all pairs; use a RowComparison without 'neighbours' (rows "
+                "Gallery keeps the plan over all pairs; use a RowComparison without 'neighbours' (rows "
                 "may still be "
                 "truncated with 'top')."
             )
         items = gallery if bank is None else torch.cat([gallery, bank])
         n = len(items)
-        reg, centre = chosen_reg(reg, centre, cost, "FrozenBPA.fit")
+        reg, centre = chosen_reg(reg, centre, cost, "Gallery.fit")
         mean = None
         if centre:
             items, mean = centred_rows(items)
@@ -167,7 +167,7 @@ class FrozenBPA:
             need = n * n * (torch.float32 if storage is None else storage).itemsize
             if need > parse_bytes(budget):
                 raise MemoryBudgetError(
-                    f"FrozenBPA.fit keeps dense rows of {n} items, {format_bytes(need)}, and the budget is "
+                    f"Gallery.fit keeps dense rows of {n} items, {format_bytes(need)}, and the budget is "
                     f"{format_bytes(parse_bytes(budget))}; pass rows=RowComparison(top=50) or "
                     f"storage=torch.bfloat16."
                 )
@@ -175,11 +175,11 @@ class FrozenBPA:
             True if rows.top is None and storage is None and _fits_numbers(cost, reg, items.dtype) else None
         )
         if n_iter is None:
-            lazy = LazyAffinity.fit(
+            lazy = DensePlan.fit(
                 items, reg=reg, cost=cost, tol=tol, max_iter=max_iter, budget=budget, keep=keep
             )
         else:
-            lazy = LazyAffinity.fit(
+            lazy = DensePlan.fit(
                 items, reg=reg, cost=cost, solver="alternating", n_iter=n_iter, budget=budget, keep=keep
             )
         return cls._keep(lazy, rows, len(gallery), storage, mean)
@@ -187,19 +187,19 @@ class FrozenBPA:
     @classmethod
     def _keep(
         cls,
-        lazy: LazyAffinity,
+        lazy: DensePlan,
         rows: RowComparison,
         n_gallery: int,
         storage: torch.dtype | None,
         mean: Tensor | None,
-    ) -> FrozenBPA:
+    ) -> Gallery:
         if rows.top is None:
             return cls(lazy, rows, n_gallery, dense=lazy.dense(storage)[:n_gallery], mean=mean)
         best = lazy.top_k(min(rows.top, lazy.n - 1))
         values, columns = best.values[:n_gallery], best.indices[:n_gallery]
         totals = values.sum(dim=1)
         shares = values / totals.clamp_min(torch.finfo(values.dtype).tiny)[:, None]
-        lean = LazyAffinity(
+        lean = DensePlan(
             lazy.features, lazy.log_u, lazy.log_v, reg=lazy.reg, cost=lazy.cost, scale=lazy.scale,
             diagonal=lazy.diagonal, block=lazy.block, centre=lazy._centre, report=lazy.report,
         )  # fmt: skip
@@ -254,19 +254,19 @@ class FrozenBPA:
         """
         if query.dim() != 2:
             raise ShapeError(
-                "The 'query' parameter of FrozenBPA.distances must have shape (q, d). "
+                "The 'query' parameter of Gallery.distances must have shape (q, d). "
                 f"Got {tuple(query.shape)}. A single query is query[None]."
             )
         if candidates is not None and (candidates.dim() != 2 or len(candidates) != len(query)):
             raise ShapeError(
-                f"The 'candidates' parameter of FrozenBPA.distances must have shape ({len(query)}, c). "
+                f"The 'candidates' parameter of Gallery.distances must have shape ({len(query)}, c). "
                 f"Got {tuple(candidates.shape)}."
             )
         if candidates is not None and candidates.numel():
             low, high = int(candidates.min()), int(candidates.max())
             if low < 0 or high >= self.n_gallery:
                 raise ArgumentError(
-                    f"The 'candidates' parameter of FrozenBPA.distances must hold positions "
+                    f"The 'candidates' parameter of Gallery.distances must hold positions "
                     f"0..{self.n_gallery - 1}. "
                     f"Got {low}..{high}."
                 )
@@ -293,7 +293,7 @@ class FrozenBPA:
         index, distance : Tensor, shape (q, min(top, shortlist, n_gallery))
             Gallery positions, nearest first, and their distances.
         """
-        check_count(shortlist, argument="shortlist", function="FrozenBPA.search")
+        check_count(shortlist, argument="shortlist", function="Gallery.search")
         shortlist = min(shortlist, self.n_gallery)
         top = shortlist if top is None else min(top, shortlist)
         index, distance = [], []
@@ -358,7 +358,7 @@ class FrozenBPA:
 
     def shortlist(self, query: Tensor, size: int) -> Tensor:
         """The nearest gallery items by plain cost, shape (q, min(size, n_gallery)), for ``candidates``."""
-        check_count(size, argument="size", function="FrozenBPA.shortlist")
+        check_count(size, argument="size", function="Gallery.shortlist")
         size = min(size, self.n_gallery)
         pieces = [
             torch.topk(self._kernel(query[start:stop])[:, : self.n_gallery], size, dim=1).indices
@@ -376,7 +376,7 @@ class FrozenBPA:
         compute = self.lazy.features.dtype
         return compare_dense(self._dense[i].to(compute), self._dense[right].to(compute), self.rows.measure)
 
-    def add(self, items: Tensor, *, tol: float = 1e-4, max_iter: int | None = None) -> FrozenBPA:
+    def add(self, items: Tensor, *, tol: float = 1e-4, max_iter: int | None = None) -> Gallery:
         """A gallery with further items, balanced again from the potentials found so far.
 
         Parameters
@@ -388,12 +388,10 @@ class FrozenBPA:
 
         Returns
         -------
-        FrozenBPA
+        Gallery
         """
         if self.n_gallery != self.lazy.n:
-            raise ArgumentError(
-                "FrozenBPA.add needs a gallery fitted without a bank; fit both again together."
-            )
+            raise ArgumentError("Gallery.add needs a gallery fitted without a bank; fit both again together.")
         lazy = self.lazy
         before = (
             lazy.features if lazy._centre is None else lazy.features + lazy._centre.to(lazy.features.dtype)
@@ -402,7 +400,7 @@ class FrozenBPA:
         late = [self._late_potential(part) for part in torch.split(items, 1024)]
         held = self._dense is not None and self._dense.dtype == lazy.features.dtype
         keep = True if held and _fits_numbers(lazy.cost, lazy.reg, lazy.features.dtype) else None
-        grown = LazyAffinity.fit(
+        grown = DensePlan.fit(
             after,
             reg=lazy.reg,
             cost="cosine" if lazy.cost == "cosine" else "sqeuclidean",
@@ -451,7 +449,7 @@ class FrozenBPA:
             )
 
     @classmethod
-    def load(cls, path: str | Path) -> FrozenBPA:
+    def load(cls, path: str | Path) -> Gallery:
         """Read what :meth:`save` wrote; pickled content is never executed.
 
         Raises
@@ -462,7 +460,7 @@ class FrozenBPA:
         try:
             with np.load(path, allow_pickle=False) as stored:
                 if "format" not in stored or str(stored["format"]) != _FORMAT:
-                    raise FileError(f"The file {str(path)!r} was not written by FrozenBPA.save.")
+                    raise FileError(f"The file {str(path)!r} was not written by Gallery.save.")
                 content = {key: stored[key] for key in stored.files}
             features, log_u, log_v = (
                 torch.from_numpy(content[key]) for key in ("features", "log_u", "log_v")
@@ -474,14 +472,14 @@ class FrozenBPA:
         except FileError:
             raise
         except (OSError, ValueError, KeyError, TypeError) as cause:
-            raise FileError(f"The file {str(path)!r} cannot be read as a FrozenBPA: {cause}.") from None
+            raise FileError(f"The file {str(path)!r} cannot be read as a Gallery: {cause}.") from None
         n = len(features)
         if features.ndim != 2 or log_u.shape != (n,) or log_v.shape != (n,) or not 1 <= n_gallery <= n:
             raise FileError(f"The file {str(path)!r} holds arrays whose shapes do not belong together.")
         report = LazyReport(solver, n_iter, error, bool(converged), False, 0)
         centre = torch.from_numpy(content["centre"]) if content["centre"].size else None
         mean = torch.from_numpy(content["mean"]) if content["mean"].size else None
-        lazy = LazyAffinity(
+        lazy = DensePlan(
             features, log_u, log_u if solver == "symmetric" else log_v, reg=reg, cost=cost, scale=scale,
             diagonal=diagonal, block=block, centre=centre, report=report,
         )  # fmt: skip

@@ -24,7 +24,7 @@ from bpa.hosts.retrieval.kreciprocal import k_reciprocal
 from bpa.plans.neighbours import smallest
 
 __all__ = [
-    "BASELINES",
+    "RANKERS",
     "alpha_query_expansion",
     "average_query_expansion",
     "cosine",
@@ -778,7 +778,7 @@ def _mean_distance(scores: Tensor, k: int) -> Tensor:
     return distance.sum(dim=1) / finite.sum(dim=1).clamp_min(1)
 
 
-BASELINES: dict[str, Callable[..., Tensor]] = {
+RANKERS: dict[str, Callable[..., Tensor]] = {
     "cosine": cosine,
     "average-qe": average_query_expansion,
     "alpha-qe": alpha_query_expansion,

@@ -21,7 +21,7 @@ from torch import Tensor
 from bpa._checks import check_choice, check_count, check_features, check_finite
 from bpa.cost import cosine_cost, unit_rows
 from bpa.errors import ArgumentError, ShapeError
-from bpa.hosts.retrieval.gallery import FrozenBPA
+from bpa.hosts.retrieval.gallery import Gallery
 from bpa.memory import WORKSPACE, MemoryEstimate, check, parse_bytes
 from bpa.plans.comparison import (
     RETRIEVAL,
@@ -35,12 +35,12 @@ from bpa.plans.comparison import (
     squared_norms,
     truncate,
 )
-from bpa.plans.dense import LazyAffinity
+from bpa.plans.dense import DensePlan
 from bpa.plans.neighbours import DistanceSource, FeatureSource, block_rows, spans
 from bpa.plans.sparse_rows import SparseRows
 from bpa.solvers import sinkhorn
 
-__all__ = ["Diagnostics", "Ranking", "bpa_rank", "bpa_source", "estimate_rank", "rerank"]
+__all__ = ["Diagnostics", "Ranking", "estimate_rank", "rank", "rerank", "row_source"]
 
 Protocol = Literal["joint", "frozen", "per-query"]
 _PROTOCOLS = ("joint", "frozen", "per-query")
@@ -115,7 +115,7 @@ class Ranking:
         return order.indices[:, :m], order.values[:, :m]
 
 
-def bpa_rank(
+def rank(
     query: Tensor,
     gallery: Tensor | None = None,
     *,
@@ -174,10 +174,10 @@ def bpa_rank(
     >>> generator = torch.Generator().manual_seed(0)
     >>> gallery = torch.randn(60, 8, generator=generator)
     >>> query = gallery[:5] + 0.1 * torch.randn(5, 8, generator=generator)
-    >>> bpa_rank(query, gallery, reg=0.2, diagnostics=False).top(1)[0][:, 0].tolist()
+    >>> rank(query, gallery, reg=0.2, diagnostics=False).top(1)[0][:, 0].tolist()
     [0, 1, 2, 3, 4]
     """
-    function = "bpa_rank"
+    function = "rank"
     for name, value in (("query", query), ("gallery", gallery)):
         if value is None:
             continue
@@ -194,7 +194,7 @@ def bpa_rank(
     check_choice(protocol, _PROTOCOLS, argument="protocol", function=function)
     if shortlist is not None and (protocol != "frozen" or gallery is None):
         raise ArgumentError(
-            "The 'shortlist' parameter of bpa_rank belongs to protocol='frozen' with a gallery: in the joint set all "
+            "The 'shortlist' parameter of rank belongs to protocol='frozen' with a gallery: in the joint set all "
             "items are compared."
         )
     if cost == "euclidean" and (protocol == "frozen" or storage is not None or rows.neighbours is not None):
@@ -234,7 +234,7 @@ def bpa_rank(
     return Ranking(seen.distances, protocol, rows, estimate, found)
 
 
-def bpa_source(
+def row_source(
     x: Tensor,
     *,
     reg: float | Literal["auto"],
@@ -249,7 +249,7 @@ def bpa_source(
     x : Tensor, shape (n, d)
         The joint set, queries first.
     reg, centre, n_iter, rows
-        As in :func:`bpa_rank`.
+        As in :func:`rank`.
 
     Returns
     -------
@@ -257,14 +257,14 @@ def bpa_source(
         Squared Euclidean distances of rows; of unit rows (twice one minus the cosine) where the rows are compared by
         cosine.
     """
-    check_features(x, argument="x", function="bpa_source")
+    check_features(x, argument="x", function="row_source")
     if rows.neighbours is not None:
         raise ArgumentError(
-            "bpa_source offers plans over all pairs; use a RowComparison without 'neighbours'."
+            "row_source offers plans over all pairs; use a RowComparison without 'neighbours'."
         )
-    reg, centre = chosen_reg(reg, centre, "cosine", "bpa_source")
+    reg, centre = chosen_reg(reg, centre, "cosine", "row_source")
     x = centred_rows(x)[0] if centre else x
-    lazy = LazyAffinity.fit(
+    lazy = DensePlan.fit(
         x,
         reg=reg,
         solver="alternating",
@@ -282,7 +282,7 @@ def rerank(
     query: Tensor,
     candidate_ids: Tensor,
     candidate_vectors: Tensor | None,
-    fitted: FrozenBPA,
+    fitted: Gallery,
 ) -> Tensor:
     """Score the candidates that a vector search returned: the hook for any index or database.
 
@@ -293,7 +293,7 @@ def rerank(
         Positions in the fitted gallery; −1 for an item that was added to the index after the fit.
     candidate_vectors : Tensor, shape (c, d) or (q, c, d), or None
         Features of the candidates; read only where an id is −1, and may be None where none is.
-    fitted : FrozenBPA
+    fitted : Gallery
         The balanced gallery.
 
     Returns
@@ -305,7 +305,7 @@ def rerank(
     --------
     >>> generator = torch.Generator().manual_seed(0)
     >>> gallery = torch.randn(50, 8, generator=generator)
-    >>> fitted = FrozenBPA.fit(gallery, reg=0.2)
+    >>> fitted = Gallery.fit(gallery, reg=0.2)
     >>> rerank(gallery[3] + 0.01, torch.tensor([7, 3, 20]), None, fitted).argmax().item()
     1
     """
@@ -340,14 +340,14 @@ def estimate_rank(
     all_against_all: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> MemoryEstimate:
-    """Bytes that :func:`bpa_rank` holds at its peak beyond the input.
+    """Bytes that :func:`rank` holds at its peak beyond the input.
 
     Parameters
     ----------
     n_query, n_gallery, d : int
         Sizes.
     protocol, cost, rows, storage, all_against_all, dtype
-        As in ``bpa_rank``.
+        As in ``rank``.
     budget : str or int, optional
         Where W does not fit it, the estimate is that of the blocked computation.
 
@@ -450,7 +450,7 @@ def _rank_joint(x: Tensor, n_query: int, gallery_start: int, settings: _Settings
         keep = False
     elif _can_keep(x, settings.reg, settings.lazy_cost):
         keep = True
-    lazy = LazyAffinity.fit(
+    lazy = DensePlan.fit(
         x, reg=settings.reg, cost=settings.lazy_cost, solver="alternating", n_iter=settings.n_iter, keep=keep
     )
     del x
@@ -470,7 +470,7 @@ def _rank_joint(x: Tensor, n_query: int, gallery_start: int, settings: _Settings
     return _Seen(distances, *seen)
 
 
-def _largest(lazy: LazyAffinity, k: int, *, held: bool) -> tuple[Tensor, Tensor]:
+def _largest(lazy: DensePlan, k: int, *, held: bool) -> tuple[Tensor, Tensor]:
     """The ``k`` largest off-diagonal entries of every row of W, (n, k) each; a held W is used up."""
     if not held:
         best = lazy.top_k(k)
@@ -527,7 +527,7 @@ def _compare_rows(sparse: SparseRows, n_query: int, gallery_start: int, measure:
     return out
 
 
-def _compare_streamed(lazy: LazyAffinity, n_query: int, gallery_start: int, measure: str) -> Tensor:
+def _compare_streamed(lazy: DensePlan, n_query: int, gallery_start: int, measure: str) -> Tensor:
     """Rebuild rows in blocks: the queries' are held, the gallery's pass by."""
     n = lazy.n
     out = lazy.features.new_empty(n_query, n - gallery_start)
@@ -540,12 +540,10 @@ def _compare_streamed(lazy: LazyAffinity, n_query: int, gallery_start: int, meas
 
 
 def _rank_graph(x: Tensor, n_query: int, gallery_start: int, settings: _Settings) -> _Seen:
-    from bpa.plans.graph import SparseAffinity
+    from bpa.plans.graph import GraphPlan
 
     rows, n = settings.rows, len(x)
-    fitted = SparseAffinity.fit(
-        x, reg=settings.reg, k=min(rows.neighbours or 1, n - 1), cost=settings.lazy_cost
-    )
+    fitted = GraphPlan.fit(x, reg=settings.reg, k=min(rows.neighbours or 1, n - 1), cost=settings.lazy_cost)
     off = SparseRows(fitted.crow, fitted.col, fitted.values, (n, n))
     own = torch.arange(n)
     row, column = torch.cat([off.row_of_entry(), own]), torch.cat([off.column, own])
@@ -577,7 +575,7 @@ def _rank_frozen(
     budget: str | int | None,
 ) -> _Seen:
     items = query if gallery is None else gallery
-    frozen = FrozenBPA.fit(
+    frozen = Gallery.fit(
         items, reg=settings.reg, centre=settings.centre, cost=settings.lazy_cost, rows=settings.rows,
         n_iter=settings.n_iter, storage=settings.storage, budget=budget,
     )  # fmt: skip
@@ -648,7 +646,7 @@ def _dense_half(x: Tensor, settings: _Settings) -> _Held:
     """W of unit rows in half precision: built, balanced and finished in one n × n buffer of the small type."""
     if settings.cost != "cosine" or 2 / settings.reg > 80 or settings.storage != torch.bfloat16:
         raise ArgumentError(
-            "The 'storage' parameter of bpa_rank is offered as torch.bfloat16, for the cosine cost with reg ≥ 0.025 "
+            "The 'storage' parameter of rank is offered as torch.bfloat16, for the cosine cost with reg ≥ 0.025 "
             f"(float16 cannot hold exp(-2/reg)). Got {settings.storage}, cost={settings.cost!r}, reg={settings.reg}."
         )
     n = len(x)
