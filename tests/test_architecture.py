@@ -11,7 +11,7 @@ import bpa
 
 SOURCE = Path(bpa.__file__).resolve().parent
 
-FOUNDATION = ("errors", "_checks", "records", "memory")
+FOUNDATION = ("errors", "_extras", "_blocks", "_checks", "records", "memory")
 """What every room may look at; each file of it sees the ones before."""
 
 ROOMS: dict[str, tuple[str, ...]] = {
@@ -72,7 +72,7 @@ def imported(path: Path) -> set[tuple[str, ...]]:
 def may_look_at(room: str) -> set[str]:
     """What a file of this room may import, as dotted prefixes below ``bpa``."""
     if room in FOUNDATION:
-        return {room, *FOUNDATION[: FOUNDATION.index(room)], *(("records",) if room == "memory" else ())}
+        return {room, *FOUNDATION[: FOUNDATION.index(room)]}
     return {room, *FOUNDATION, *ROOMS[room]}
 
 

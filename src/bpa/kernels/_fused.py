@@ -26,8 +26,8 @@ from bpa._checks import check_finite, is_tracing
 from bpa.cost import unit_rows
 from bpa.solvers import (
     ScaledPlan,
+    Scalings,
     SolverSettings,
-    Sweeps,
     alternate,
     alternating_adjoint,
     move_batch_first,
@@ -138,7 +138,7 @@ class _FusedBackward(torch.autograd.Function):
         log_us, log_vs = log_us.reshape(-1, *log_us.shape[-2:]), log_vs.reshape(-1, *log_vs.shape[-2:])
         largest, inverse = largest.reshape(-1), inverse.reshape(-1, n)
         for chunk in _chunks(len(sets), n, x.element_size()):
-            sweeps = Sweeps(log_us[chunk], log_vs[chunk])
+            sweeps = Scalings(log_us[chunk], log_vs[chunk])
             plan = _PlanOfAffinity(affinity[chunk], sweeps, largest[chunk], diagonal)
             adjoint = _KernelAdjoint(grad[chunk], plan)
             terms = alternating_adjoint(sweeps, plan, *adjoint.row_and_column_sums())
@@ -188,7 +188,7 @@ class _RowKernel:
 class _PlanOfAffinity(ScaledPlan):
     """The plan read out of W: times the stretch, less the diagonal."""
 
-    def __init__(self, affinity: Tensor, sweeps: Sweeps, largest: Tensor, diagonal: float) -> None:
+    def __init__(self, affinity: Tensor, sweeps: Scalings, largest: Tensor, diagonal: float) -> None:
         super().__init__(affinity, sweeps.log_u[:, -1], sweeps.log_v[:, -1])
         self.largest = largest[:, None]
         self.diagonal = diagonal

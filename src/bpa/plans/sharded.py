@@ -30,7 +30,7 @@ from torch import Tensor
 from bpa._checks import check_choice, check_count, check_features, check_finite, check_positive
 from bpa.cost import unit_rows
 from bpa.errors import ArgumentError, BPAError, NotDifferentiableError, ShapeError
-from bpa.solvers import Sweeps, alternate, alternating_adjoint, is_exponential_safe, symmetrise
+from bpa.solvers import Scalings, alternate, alternating_adjoint, is_exponential_safe, symmetrise
 
 __all__ = ["ShardedPlan", "sharded_affinities"]
 
@@ -50,7 +50,7 @@ class ShardedPlan:
     scale : float
         What the plan was divided by.
     n_iter : int
-        Sweeps, or products of the symmetric solver.
+        Scalings, or products of the symmetric solver.
     marginal_error : float
         Largest deviation of a row sum of the plan from one.
     """
@@ -279,7 +279,7 @@ class _ShardedPlan(torch.autograd.Function):
         scaled = _ShardedScaling(log_kernel, ranks)
         adjoint = grad * scaled.rows_of(log_us[-1], log_vs[-1])  # with respect to log P
         sums = ranks.gather(adjoint.sum(dim=1)), ranks.add(adjoint.sum(dim=0))
-        for term in alternating_adjoint(Sweeps(log_us, log_vs), scaled, *sums):
+        for term in alternating_adjoint(Scalings(log_us, log_vs), scaled, *sums):
             part = scaled.rows_of(term.log_u, term.log_v)
             if term.row is not None:
                 part *= term.row[ranks.rows, None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bpa.solvers._assignment import assign
 from bpa.solvers._balance import finite_bounds, sinkhorn
+from bpa.solvers._choice import Converged, Solver, Sweeps, check_solver, solver_named
 from bpa.solvers._gradients import ScaledPlan, alternating_adjoint, symmetric_adjoint
 from bpa.solvers._kernel import (
     ExponentialKernel,
@@ -13,12 +14,15 @@ from bpa.solvers._kernel import (
     make_kernel,
 )
 from bpa.solvers._plan import SolverSettings, move_batch_first, refuse_second_derivative, solve
-from bpa.solvers._sinkhorn import Sweeps, SymmetricScaling, alternate, symmetrise
+from bpa.solvers._sinkhorn import Scalings, SymmetricScaling, alternate, symmetrise
 
 __all__ = [
+    "Converged",
     "ExponentialKernel",
     "LogKernel",
     "ScaledPlan",
+    "Scalings",
+    "Solver",
     "SolverSettings",
     "Sweeps",
     "SymmetricKernel",
@@ -26,6 +30,7 @@ __all__ = [
     "alternate",
     "alternating_adjoint",
     "assign",
+    "check_solver",
     "finite_bounds",
     "is_exponential_safe",
     "make_kernel",
@@ -33,6 +38,7 @@ __all__ = [
     "refuse_second_derivative",
     "sinkhorn",
     "solve",
+    "solver_named",
     "symmetric_adjoint",
     "symmetrise",
 ]

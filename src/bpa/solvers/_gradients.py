@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bpa.solvers._conjugate import solve_pair_preconditioned
-from bpa.solvers._sinkhorn import Sweeps
+from bpa.solvers._sinkhorn import Scalings
 
 __all__ = ["LogScaledKernel", "ScaledPlan", "alternating_adjoint", "symmetric_adjoint"]
 
@@ -104,7 +104,7 @@ class LogScaledKernel:
 
 
 def alternating_adjoint(
-    sweeps: Sweeps,
+    sweeps: Scalings,
     kernel: Scalable,
     row_sums: Tensor,
     col_sums: Tensor,

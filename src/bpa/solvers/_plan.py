@@ -11,7 +11,7 @@ from torch import Tensor
 from bpa.errors import NotDifferentiableError
 from bpa.solvers._gradients import LogScaledKernel, ScaledPlan, alternating_adjoint, symmetric_adjoint
 from bpa.solvers._kernel import is_exponential_safe, make_kernel
-from bpa.solvers._sinkhorn import Sweeps, alternate, symmetrise
+from bpa.solvers._sinkhorn import Scalings, alternate, symmetrise
 
 __all__ = ["SolverSettings", "move_batch_first", "refuse_second_derivative", "solve"]
 
@@ -48,7 +48,7 @@ def solve(
     log_u, log_v : Tensor, shapes (..., t, n) and (..., t, m)
         The scalings of every sweep, the last at the end; t = 1 for the symmetric plan.
     n_iter, marginal_error : Tensor, shape (...)
-        Sweeps or products spent, and the largest relative error of a row or column sum.
+        Scalings or products spent, and the largest relative error of a row or column sum.
     """
     if torch.compiler.is_compiling():
         return _forward(log_kernel, log_row, log_col, settings)
@@ -132,7 +132,7 @@ class _PlanBackward(torch.autograd.Function):
             weight = symmetric_adjoint(plan, row_sums + col_sums)
             adjoint = adjoint - weight[..., :, None] * plan
             return (adjoint + adjoint.mT) / 2
-        sweeps = Sweeps(log_us, log_vs)
+        sweeps = Scalings(log_us, log_vs)
         kernel = (
             ScaledPlan(plan, log_us[..., -1, :], log_vs[..., -1, :])
             if log_kernel is None

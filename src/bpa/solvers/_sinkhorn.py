@@ -19,11 +19,11 @@ from torch import Tensor
 from bpa.solvers._conjugate import solve_pair_preconditioned
 from bpa.solvers._kernel import Kernel, SymmetricKernel
 
-__all__ = ["Sweeps", "SymmetricScaling", "alternate", "symmetrise"]
+__all__ = ["Scalings", "SymmetricScaling", "alternate", "symmetrise"]
 
 
 @dataclass(frozen=True)
-class Sweeps:
+class Scalings:
     """Every scaling of the alternating sweeps, in logarithms: what a backward pass needs, n-vectors only.
 
     ``log_u`` (..., t, n) and ``log_v`` (..., t, m) hold sweep after sweep; the start v = 1 is not stored.
@@ -45,7 +45,7 @@ class SymmetricScaling:
     marginal_error: Tensor
 
 
-def alternate(kernel: Kernel, *, n_iter: int) -> Sweeps:
+def alternate(kernel: Kernel, *, n_iter: int) -> Scalings:
     """Match the rows, then the columns, ``n_iter`` times, from v = 1."""
     u_of_sweep, v_of_sweep = [], []
     v = kernel.start()
@@ -54,7 +54,7 @@ def alternate(kernel: Kernel, *, n_iter: int) -> Sweeps:
         v = kernel.match_columns(u)  # v = c / (Kᵀ u); columns last: they come out exact, rows nearly
         u_of_sweep.append(u)
         v_of_sweep.append(v)
-    return Sweeps(
+    return Scalings(
         kernel.log_row_scaling(torch.stack(u_of_sweep, dim=-2)),
         kernel.log_column_scaling(torch.stack(v_of_sweep, dim=-2)),
     )

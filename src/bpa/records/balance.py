@@ -1,0 +1,61 @@
+"""A balanced plan, and how balanced it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Convergence:
+    """How balanced a plan is; the same record wherever a plan is made.
+
+    Parameters
+    ----------
+    n_iter : Tensor, shape (...), int64
+        Sweeps done, or products with K spent by the symmetric solver.
+    marginal_error : Tensor, shape (...)
+        Largest relative error of a row or column sum.
+    tol : float
+        The error up to which the plan counts as balanced: what was asked for, or one in a thousand after a count of
+        sweeps.
+    """
+
+    n_iter: Tensor
+    marginal_error: Tensor
+    tol: float
+
+    @property
+    def converged(self) -> Tensor:
+        """Whether the marginal error is within ``tol``, shape (...)."""
+        return self.marginal_error <= self.tol
+
+
+@dataclass(frozen=True, eq=False)
+class Balance:
+    """A balanced plan, the scalings that make it, and for every set of the batch how balanced it is.
+
+    Parameters
+    ----------
+    plan : Tensor, shape (..., n, m)
+        diag(u) K diag(v). Its column sums are exact after alternating sweeps, its row sums nearly.
+    log_u, log_v : Tensor, shapes (..., n) and (..., m)
+        Logarithms of the scalings; equal for the symmetric solver.
+    n_iter : Tensor, shape (...), int64
+        Sweeps done, or products with K spent by the symmetric solver.
+    marginal_error : Tensor, shape (...)
+        Largest relative error of a row sum.
+    converged : Tensor, shape (...), bool, or None
+        Whether the tolerance was reached; None where none was asked for.
+    reg : float, optional
+        The entropy weight that turned a cost into K.
+    """
+
+    plan: Tensor
+    log_u: Tensor
+    log_v: Tensor
+    n_iter: Tensor
+    marginal_error: Tensor
+    converged: Tensor | None = None
+    reg: float | None = None
