@@ -141,7 +141,7 @@ def named_transform(
 
 
 def _transform(name: str, *, reg: float | str = 0.1, n_iter: int | None = None) -> Any:
-    from bpa.experiments.transforms import make_transform
+    from bpa.transforms.names import make_transform
 
     return make_transform(name, reg=reg, n_iter=n_iter)
 
@@ -151,9 +151,9 @@ def _transform(name: str, *, reg: float | str = 0.1, n_iter: int | None = None) 
 
 def lazy_plan(x: Tensor, new: Tensor, *, i: list[int], j: list[int], k: int = 6, **options: Any) -> Values:
     """A set balanced once and asked later: everything the dense plan answers."""
-    from bpa.large import LazyAffinity
+    from bpa.plans.dense import DensePlan
 
-    plan = LazyAffinity.fit(x, **options)
+    plan = DensePlan.fit(x, **options)
     best = plan.top_k(k)
     out = {
         "rows": plan.rows(i),
@@ -177,9 +177,9 @@ def sparse_plan(
     x: Tensor, new: Tensor, *, i: list[int], j: list[int], late_lists: Tensor | None = None, **options: Any
 ) -> Values:
     """A set balanced on its neighbour graph and asked later."""
-    from bpa.sparse import SparseAffinity
+    from bpa.plans.graph import GraphPlan
 
-    plan = SparseAffinity.fit(x, **options)
+    plan = GraphPlan.fit(x, **options)
     out = {
         "rows": plan.rows(i).to_dense(),
         "matrix": plan.matrix().to_dense(),
@@ -201,7 +201,7 @@ def sparse_plan(
 
 def neighbour_search(x: Tensor, k: int, *, y: Tensor | None = None, cost: str = "cosine") -> Values:
     """Exact nearest neighbours and their costs."""
-    from bpa.sparse import nearest_neighbours
+    from bpa.plans.graph import nearest_neighbours
 
     found = nearest_neighbours(x, k, y=y, cost=cost)
     return {"index": found.indices, "cost": found.costs}
@@ -209,7 +209,7 @@ def neighbour_search(x: Tensor, k: int, *, y: Tensor | None = None, cost: str = 
 
 def sharded_plan(x: Tensor, **options: Any) -> Values:
     """The affinities of a set that is spread over processes; here over one."""
-    from bpa.distributed import sharded_affinities
+    from bpa.plans.sharded import sharded_affinities
 
     with _one_rank():
         found = sharded_affinities(x, **options)
@@ -225,7 +225,7 @@ def sharded_plan(x: Tensor, **options: Any) -> Values:
 
 def sharded_gradient(x: Tensor, weights: Tensor, **options: Any) -> Values:
     """The same, differentiated: gradient of the sum of W times ``weights``."""
-    from bpa.distributed import sharded_affinities
+    from bpa.plans.sharded import sharded_affinities
 
     x = x.clone().requires_grad_()
     with _one_rank():
@@ -250,7 +250,7 @@ def _one_rank() -> Iterator[None]:
 
 def transformer(x: np.ndarray, new: np.ndarray, **options: Any) -> Values:
     """Rows of fitted and of new items, by the scikit-learn transformer."""
-    from bpa.estimator import BPATransformer
+    from bpa.estimators.transformer import BPATransformer
 
     fitted = BPATransformer(**options).fit(x)
     return {
@@ -268,7 +268,7 @@ def transformer(x: np.ndarray, new: np.ndarray, **options: Any) -> Values:
 
 def clusterer(x: np.ndarray, new: np.ndarray, n_clusters: int, **options: Any) -> Values:
     """Clusters of fitted and of new items, by the scikit-learn clusterer."""
-    from bpa.clusterer import BPAClusterer
+    from bpa.estimators.clusterer import BPAClusterer
 
     fitted = BPAClusterer(n_clusters, random_state=0, n_init=3, **options).fit(x)
     out = {"labels": fitted.labels_, "predictions": fitted.predict(new), "inertia": fitted.inertia_}
@@ -297,11 +297,11 @@ def gallery(
     **options: Any,
 ) -> Values:
     """Everything a gallery that was balanced once answers to queries, to late items and to a vector search."""
-    from bpa.hosts.retrieval import FrozenBPA, rerank
+    from bpa.hosts.retrieval import Gallery, rerank
 
     if isinstance(options.get("storage"), str):
         options["storage"] = getattr(torch, options["storage"])
-    fitted = FrozenBPA.fit(items, bank, rows=_comparison(rows), **options)
+    fitted = Gallery.fit(items, bank, rows=_comparison(rows), **options)
     index, near = fitted.search(query, shortlist=20, top=8)
     mixed = candidates.clone()
     mixed[:, 0] = -1
@@ -334,11 +334,11 @@ def gallery_from_file(
     items: Tensor, query: Tensor, *, rows: tuple[str, int | None, int | None], **options: Any
 ) -> Values:
     """What a gallery answers after it was written to a file and read again."""
-    from bpa.hosts.retrieval import FrozenBPA
+    from bpa.hosts.retrieval import Gallery
 
     with tempfile.TemporaryDirectory() as folder:
-        FrozenBPA.fit(items, rows=_comparison(rows), **options).save(Path(folder) / "gallery.npz")
-        fitted = FrozenBPA.load(Path(folder) / "gallery.npz")
+        Gallery.fit(items, rows=_comparison(rows), **options).save(Path(folder) / "gallery.npz")
+        fitted = Gallery.load(Path(folder) / "gallery.npz")
     return {"distances": fitted.distances(query), "potentials": fitted.potentials}
 
 
@@ -346,11 +346,11 @@ def ranking(
     query: Tensor, items: Tensor | None, *, rows: tuple[str, int | None, int | None], **options: Any
 ) -> Values:
     """Distances of queries to a gallery, their order, and the diagnostics of the ranking."""
-    from bpa.hosts.retrieval import bpa_rank
+    from bpa.hosts.retrieval import rank
 
     if isinstance(options.get("storage"), str):
         options["storage"] = getattr(torch, options["storage"])
-    found = bpa_rank(query, items, rows=_comparison(rows), **options)
+    found = rank(query, items, rows=_comparison(rows), **options)
     order, _ = found.top(found.distances.shape[1])
     return {"distances": found.distances, "order": order} | _numbers(found.diagnostics, "diagnostics_")
 
@@ -359,9 +359,9 @@ def balanced_source(
     x: Tensor, n_query: int, *, rows: tuple[str, int | None, int | None], **options: Any
 ) -> Values:
     """Re-ranking in the space of balanced rows: the neighbours of that space, and the re-ranked distances."""
-    from bpa.hosts.retrieval import KReciprocal, bpa_source
+    from bpa.hosts.retrieval import KReciprocal, row_source
 
-    source = bpa_source(x, rows=_comparison(rows), **options)
+    source = row_source(x, rows=_comparison(rows), **options)
     near = source.neighbours(6, self_first=True)
     again = KReciprocal.fit(source, n_query, k1=8, k2=3)
     return {
@@ -387,25 +387,23 @@ def ranker(
     name: str, query: Tensor, items: Tensor | None = None, bank: Tensor | None = None, **options: Any
 ) -> Values:
     """Scores of a ranker by name, higher is better, as distances."""
-    from bpa.hosts.retrieval import baselines
+    from bpa.hosts.retrieval import rankers
 
-    if name == "mutual-proximity-empirical":
-        function = baselines.mutual_proximity_empirical
-    else:
-        function = baselines.BASELINES[name]
+    empirical = {"mutual-proximity-empirical": rankers.mutual_proximity_empirical}
+    function = (rankers.RANKERS | empirical)[name]
     return {"distances": -function(query, items, bank, **options)}
 
 
 def ranker_names() -> list[str]:
     """The names of the rankers that commands know."""
-    from bpa.hosts.retrieval import BASELINES
+    from bpa.hosts.retrieval import RANKERS
 
-    return sorted(BASELINES)
+    return sorted(RANKERS)
 
 
 def compared_rows(left: Tensor, right: Tensor, measure: str, top: int | None = None) -> Tensor:
     """Distances between rows; with ``top``, of rows cut to their largest entries (right rows are the whole set)."""
-    from bpa.hosts.retrieval.comparison import compare_dense, compare_sparse, truncate
+    from bpa.plans.comparison import compare_dense, compare_sparse, truncate
 
     if top is None:
         return compare_dense(left, right, measure)
@@ -418,7 +416,7 @@ def compared_rows(left: Tensor, right: Tensor, measure: str, top: int | None = N
 
 def item_neighbours(x: Tensor, k: int, *, self_first: bool) -> Values:
     """Neighbours of every item by the squared distance, exactly and with ties by position."""
-    from bpa.hosts.retrieval.neighbours import FeatureSource
+    from bpa.plans.neighbours import FeatureSource
 
     source = FeatureSource(x)
     found = source.neighbours(k, self_first=self_first)
@@ -428,7 +426,7 @@ def item_neighbours(x: Tensor, k: int, *, self_first: bool) -> Values:
 
 def smallest_entries(values: Tensor, k: int) -> Values:
     """The k smallest of every row, ties by position."""
-    from bpa.hosts.retrieval.neighbours import smallest
+    from bpa.plans.neighbours import smallest
 
     found, index = smallest(values, k)
     return {"values": found, "index": index}
@@ -593,7 +591,7 @@ def spice_heads(
 
 def k_means_clusters(rows: np.ndarray, n_clusters: int, *, n_init: int, seed: int) -> Values:
     """k-means as every clustering study runs it."""
-    from bpa.experiments.clustering import k_means
+    from bpa.runs.clustering import k_means
 
     labels, inertia = k_means(rows, n_clusters, n_init=n_init, seed=seed)
     return {"labels": labels, "inertia": inertia}
@@ -601,7 +599,7 @@ def k_means_clusters(rows: np.ndarray, n_clusters: int, *, n_init: int, seed: in
 
 def spectral_products(affinity: np.ndarray, n_components: int, *, seed: int) -> np.ndarray:
     """Inner products of the rows of spectral clustering, which do not depend on the signs of eigenvectors."""
-    from bpa.experiments.clustering import spectral_rows
+    from bpa.runs.clustering import spectral_rows
 
     rows = spectral_rows(affinity, n_components, seed=seed)
     return rows @ rows.T
@@ -609,7 +607,7 @@ def spectral_products(affinity: np.ndarray, n_components: int, *, seed: int) -> 
 
 def sphere_study(columns: tuple[str, ...], **settings: Any) -> list[dict[str, Any]]:
     """A small grid of the study of clusters on the sphere, one record a cell."""
-    from bpa.experiments.clustering_studies import SphereConfig, run_sphere
+    from bpa.runs.clustering_studies import SphereConfig, run_sphere
 
     return [_as_then(record) for record in run_sphere(SphereConfig(columns=columns, **settings))]
 
@@ -633,7 +631,7 @@ def run_command(words: list[str], out: Path) -> list[dict[str, Any]]:
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
     """The records of a folder, as commit f219ccd wrote them; the library has to read its own of that commit, too."""
-    from bpa.experiments.store import RunStore
+    from bpa.runs.store import RunStore
 
     return [_as_then(record) for record in RunStore(folder).records()]
 
