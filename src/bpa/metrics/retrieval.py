@@ -1,9 +1,17 @@
 """Single-query retrieval: rankings and truth in, mAP, CMC and mINP out.
 
-The protocol is the one of person re-identification. For a query with identity ``p`` seen by camera ``c``
-every gallery item of identity ``junk_id``, and every item of identity ``p`` *and* camera ``c``, is deleted
-before ranks are counted. What is left and has identity ``p`` is relevant; everything else, distractors
-included, is not.
+The protocol is the one of person re-identification. Before the ranks of a query with identity ``p`` seen by
+camera ``c`` are counted, these gallery items are deleted: junk (identity ``junk_id``), the query itself, and
+
+===================  =========================================================================
+``identity-camera``  the items of identity ``p`` **and** camera ``c``: the query's own picture and its
+                     neighbours in time. Other people seen by camera ``c`` stay. The protocol of Market-1501
+                     and CUHK03, and the default
+``camera``           every item of camera ``c``, whoever it shows: only other views are ranked. The
+                     same items are relevant and fewer compete, so no query scores lower
+===================  =========================================================================
+
+What is left and has identity ``p`` is relevant; everything else, distractors included, is not.
 
 Three definitions of average precision are in use and differ by up to a factor of two on one query, so a
 result carries the name of its definition:
@@ -35,10 +43,12 @@ from bpa.metrics.hubness import as_blocks
 AveragePrecision = Literal["finite-sum", "trapezoid", "scikit-learn"]
 Ties = Literal["index", "pessimistic"]
 Empty = Literal["skip", "zero", "error"]
+Deleted = Literal["identity-camera", "camera"]
 
 _AP = ("finite-sum", "trapezoid", "scikit-learn")
 _TIES = ("index", "pessimistic")
 _EMPTY = ("skip", "zero", "error")
+_DELETED = ("identity-camera", "camera")
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -62,8 +72,9 @@ class RetrievalScores:
     n_counted, n_empty, n_tied : int
         Queries in the means; queries without a relevant item; queries whose Rank-1 depends on how ties are
         broken.
-    definition, ties, empty : str
-        The definition of average precision, and what was done with ties and with empty queries.
+    definition, ties, empty, deleted : str
+        The definition of average precision, what was done with ties and with empty queries, and which gallery items a
+        camera deletes.
     """
 
     mean_ap: float
@@ -78,6 +89,7 @@ class RetrievalScores:
     definition: AveragePrecision = "finite-sum"
     ties: Ties = "index"
     empty: Empty = "skip"
+    deleted: Deleted = "identity-camera"
 
     def rank(self, k: int) -> float:
         """CMC at ``k``: the share of counted queries with a relevant item among the first ``k``."""
@@ -100,6 +112,7 @@ class RetrievalScores:
             "average_precision": self.definition,
             "ties": self.ties,
             "empty": self.empty,
+            "deleted": self.deleted,
         }
 
 
@@ -115,6 +128,7 @@ def evaluate_ranking(
     average_precision: AveragePrecision = "finite-sum",
     ties: Ties = "index",
     empty: Empty = "skip",
+    deleted: Deleted = "identity-camera",
     max_rank: int = 50,
 ) -> RetrievalScores:
     r"""Judge distances from queries to a gallery under the single-query protocol.
@@ -133,7 +147,7 @@ def evaluate_ranking(
     query_ids, gallery_ids : array of int, shape (n_query,), (n_gallery,)
         Identities.
     query_cameras, gallery_cameras : array of int, optional
-        Without them only junk is deleted.
+        Without them only junk and the query itself are deleted.
     self_index : array of int, shape (n_query,), optional
         Gallery position of the query itself, deleted too; −1 where it is not in the gallery.
     junk_id : int or None
@@ -141,6 +155,9 @@ def evaluate_ranking(
     average_precision, ties, empty
         See the module; ``ties="index"`` ranks equal distances by gallery position, ``"pessimistic"`` puts the
         relevant ones last; a query without relevant items is skipped, counted as zero, or an error.
+    deleted : {"identity-camera", "camera"}
+        Which gallery items a query's camera deletes: those of its identity and its camera, or all of its camera. The
+        second needs cameras.
     max_rank : int
         Length of the CMC curve.
 
@@ -157,7 +174,7 @@ def evaluate_ranking(
     _check_choice("average_precision", average_precision, _AP)
     _check_choice("ties", ties, _TIES)
     _check_choice("empty", empty, _EMPTY)
-    truth = _Truth(query_ids, gallery_ids, query_cameras, gallery_cameras, self_index, junk_id)
+    truth = _Truth(query_ids, gallery_ids, query_cameras, gallery_cameras, self_index, junk_id, deleted)
     n_query, n_gallery = truth.n_query, truth.n_gallery
     tally = _Tally(n_query)
     for start, block in _blocks(distances, n_query, n_gallery):
@@ -169,9 +186,8 @@ def evaluate_ranking(
             )
         for offset, row in enumerate(block):
             query = start + offset
-            relevant, deleted = truth.of(query)
-            tally.add(query, _ranks_of_relevant(row, relevant, deleted), average_precision, ties)
-    return tally.scores(average_precision, ties, empty, min(max_rank, n_gallery))
+            tally.add(query, _ranks_of_relevant(row, *truth.of(query)), average_precision, ties)
+    return tally.scores(average_precision, ties, empty, deleted, min(max_rank, n_gallery))
 
 
 def evaluate_lists(
@@ -185,6 +201,7 @@ def evaluate_lists(
     junk_id: int | None = -1,
     average_precision: AveragePrecision = "finite-sum",
     empty: Empty = "skip",
+    deleted: Deleted = "identity-camera",
     max_rank: int = 50,
 ) -> RetrievalScores:
     """Judge top lists: gallery positions in rank order, −1 where a list is shorter.
@@ -197,7 +214,7 @@ def evaluate_lists(
     ----------
     ranked : array of int, shape (n_query, length)
     query_ids, gallery_ids, query_cameras, gallery_cameras, self_index, junk_id, average_precision, empty,
-    max_rank
+    deleted, max_rank
         As in :func:`evaluate_ranking`. ``"scikit-learn"`` equals the finite sum here, since a list has no
         ties.
 
@@ -207,7 +224,7 @@ def evaluate_lists(
     """
     _check_choice("average_precision", average_precision, _AP)
     _check_choice("empty", empty, _EMPTY)
-    truth = _Truth(query_ids, gallery_ids, query_cameras, gallery_cameras, self_index, junk_id)
+    truth = _Truth(query_ids, gallery_ids, query_cameras, gallery_cameras, self_index, junk_id, deleted)
     lists = np.asarray(ranked)
     if lists.ndim != 2 or len(lists) != truth.n_query or not np.issubdtype(lists.dtype, np.integer):
         raise ShapeError(
@@ -221,14 +238,14 @@ def evaluate_lists(
         )
     tally = _Tally(truth.n_query)
     for query in range(truth.n_query):
-        relevant, deleted = truth.of(query)
+        relevant, gone = truth.of(query)
         row = lists[query]
         row = row[row >= 0]
         if len(np.unique(row)) != len(row):
             raise ArgumentError(
                 f"The 'ranked' parameter of evaluate_lists repeats a gallery item in list {query}."
             )
-        kept = row[~np.isin(row, deleted)]
+        kept = row[~np.isin(row, gone)]
         ranks = np.flatnonzero(np.isin(kept, relevant)) + 1
         tally.add(
             query,
@@ -238,12 +255,12 @@ def evaluate_lists(
                 ranks,
                 np.arange(1, len(ranks) + 1),
                 len(relevant),
-                truth.n_gallery - len(deleted),
+                truth.n_gallery - len(gone),
             ),
             average_precision,
             "index",
         )
-    return tally.scores(average_precision, "index", empty, min(max_rank, truth.n_gallery))
+    return tally.scores(average_precision, "index", empty, deleted, min(max_rank, truth.n_gallery))
 
 
 # -------------------------------------------------------------------------------------------- who is relevant
@@ -260,7 +277,9 @@ class _Truth:
         gallery_cameras: ArrayLike | None,
         self_index: ArrayLike | None,
         junk_id: int | None,
+        deleted: Deleted,
     ) -> None:
+        _check_choice("deleted", deleted, _DELETED)
         self.query_ids = _integers("query_ids", query_ids)
         self.gallery_ids = _integers("gallery_ids", gallery_ids)
         self.n_query, self.n_gallery = len(self.query_ids), len(self.gallery_ids)
@@ -271,10 +290,15 @@ class _Truth:
             )
         if (query_cameras is None) != (gallery_cameras is None):
             raise ArgumentError(
-                "The 'query_cameras' and 'gallery_cameras' parameters go together: the camera rule compares "
-                "one with "
+                "The 'query_cameras' and 'gallery_cameras' parameters go together: the camera rule compares one with "
                 "the other. Got only one of them."
             )
+        if deleted == "camera" and query_cameras is None:
+            raise ArgumentError(
+                "deleted='camera' removes every gallery item of a query's camera, and no cameras were given; pass "
+                "query_cameras= and gallery_cameras=, or leave 'deleted' out."
+            )
+        self.deleted = deleted
         self.query_cameras = self.gallery_cameras = None
         if query_cameras is not None and gallery_cameras is not None:
             self.query_cameras = _integers("query_cameras", query_cameras, self.n_query)
@@ -291,20 +315,21 @@ class _Truth:
     def of(self, query: int) -> tuple[Ints, Ints]:
         """Gallery positions relevant to a query and positions deleted for it, both ascending."""
         identity = self.query_ids[query]
-        first, last = np.searchsorted(self._sorted_ids, [identity, identity + 1])
-        same = self._order[first:last]
-        drop = np.zeros(len(same), dtype=bool)
-        if self.query_cameras is not None and self.gallery_cameras is not None:
-            drop |= self.gallery_cameras[same] == self.query_cameras[query]
-        deleted = self.junk
         if self.junk_id is not None and identity == self.junk_id:
             return np.zeros(0, np.int64), self.junk
+        first, last = np.searchsorted(self._sorted_ids, [identity, identity + 1])
+        same = self._order[first:last]
+        gone = [self.junk]
+        if self.query_cameras is not None and self.gallery_cameras is not None:
+            seen_by = self.query_cameras[query]
+            if self.deleted == "camera":
+                gone.append(np.flatnonzero(self.gallery_cameras == seen_by))
+            else:
+                gone.append(same[self.gallery_cameras[same] == seen_by])
         if self.self_index is not None and self.self_index[query] >= 0:
-            itself = int(self.self_index[query])
-            drop |= same == itself
-            if self.gallery_ids[itself] != identity:
-                deleted = np.append(deleted, itself)
-        return same[~drop], np.unique(np.concatenate([deleted, same[drop]]))
+            gone.append(self.self_index[query : query + 1])
+        deleted = np.unique(np.concatenate(gone))
+        return same[~np.isin(same, deleted)], deleted
 
 
 def _integers(name: str, values: ArrayLike, length: int | None = None) -> Ints:
@@ -433,7 +458,7 @@ class _Tally:
             self.tied[query] = (ranks.by_index[0] == 1) != (ranks.pessimistic[0] == 1)
 
     def scores(
-        self, definition: AveragePrecision, ties: Ties, empty: Empty, max_rank: int
+        self, definition: AveragePrecision, ties: Ties, empty: Empty, deleted: Deleted, max_rank: int
     ) -> RetrievalScores:
         nothing = np.isnan(self.ap)
         n_empty = int(nothing.sum())
@@ -467,4 +492,5 @@ class _Tally:
             definition=definition,
             ties=ties,
             empty=empty,
+            deleted=deleted,
         )
