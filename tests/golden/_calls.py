@@ -13,7 +13,7 @@ import io
 import json
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,9 +141,19 @@ def named_transform(
 
 
 def _transform(name: str, *, reg: float | str = 0.1, n_iter: int | None = None) -> Any:
-    from bpa.transforms.names import make_transform
+    from bpa.solvers import Sweeps
+    from bpa.transforms.names import NamedTransform, Reg
 
-    return make_transform(name, reg=reg, n_iter=n_iter)
+    def named(text: str, weight: Reg) -> NamedTransform:
+        base, _, width = text.partition(":")
+        solver = None if n_iter is None else Sweeps(n_iter)
+        return NamedTransform.parse(f"{base}:width={width}" if width else base, reg=weight, solver=solver)
+
+    base, _, rest = name.partition(":")
+    if base != "bpa-attn" or not rest:
+        return named(name, reg).build()
+    inner, _, of = rest.partition("@")  # "bpa-attn:pca:40@x": a reduced set, mixed by affinities of the features
+    return replace(named(base, reg), values=named(inner, reg), weights_of="features" if of else None).build()
 
 
 # ---------------------------------------------------------------------------------------- converged plans
