@@ -152,7 +152,9 @@ def _transform(name: str, *, reg: float | str = 0.1, n_iter: int | None = None) 
     base, _, rest = name.partition(":")
     if base != "bpa-attn" or not rest:
         return named(name, reg).build()
-    inner, _, of = rest.partition("@")  # "bpa-attn:pca:40@x": a reduced set, mixed by affinities of the features
+    inner, _, of = rest.partition(
+        "@"
+    )  # "bpa-attn:pca:40@x": a reduced set, mixed by affinities of the features
     return replace(named(base, reg), values=named(inner, reg), weights_of="features" if of else None).build()
 
 
