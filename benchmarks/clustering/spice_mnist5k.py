@@ -102,7 +102,7 @@ def main() -> None:
         }  # fmt: skip
         digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in options.views]
         data = {"views": digests, "n": 5000, "protocol": "5,000 MNIST digits, labels used in the scores only"}
-        found = store.find(config, study="spice-mnist5k", data=data)
+        found = store.find(study="spice-mnist5k", task=config, data=data)
         if found is None:
             started = time.perf_counter()
             for path in options.views:
@@ -114,7 +114,7 @@ def main() -> None:
                     for key, value in one_run(views, truth, name, seed, options.inputs).items():
                         values.setdefault(key, []).append(value)
             found = RunRecord(
-                study="spice-mnist5k", config=config, data=data, values=values,
+                study="spice-mnist5k", task=config, data=data, values=values,
                 summary={
                     key: dataclasses.asdict(mean_interval(v))
                     for key, v in values.items()

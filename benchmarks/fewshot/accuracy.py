@@ -98,7 +98,7 @@ def report(name: str, records: list[RunRecord], n_tasks: int) -> dict[str, objec
     """Rows of every measured cell, gains paired over the same tasks."""
     cells: dict[tuple[str, int], dict[str, RunRecord]] = {}
     for record in records:
-        config = record.config
+        config = record.task
         if config["n_tasks"] == n_tasks:
             host = config["host"] + (" (signed power)" if config.get("nonneg") == "signed" else "")
             label = config["transform"] + ("" if config["reg"] is None else f" {config['reg']}")
@@ -117,7 +117,7 @@ def report(name: str, records: list[RunRecord], n_tasks: int) -> dict[str, objec
                 {
                     "host": host,
                     "shot": shot,
-                    "query": found[label].config["n_query"],
+                    "query": found[label].task["n_query"],
                     "transform": label,
                     "accuracy": plain(mean_interval(own)),
                     "gain": None

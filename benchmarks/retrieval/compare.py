@@ -44,11 +44,11 @@ class Memory:
         if path.exists():
             for line in path.read_text().splitlines():
                 record = RunRecord.from_json(line)
-                self.known[json.dumps(record.config, sort_keys=True)] = record
+                self.known[json.dumps(record.task, sort_keys=True)] = record
 
-    def find(self, config, *, study=None, data=None):  # noqa: ARG002 - one study a file
+    def find(self, *, study, task, data=None):  # noqa: ARG002 - one study a file
         """The record of a configuration, where there is one."""
-        found = self.known.get(json.dumps(config, sort_keys=True))
+        found = self.known.get(json.dumps(task, sort_keys=True))
         return found if found is not None and (data is None or found.data == data) else None
 
     def append(self, record: RunRecord) -> None:
@@ -56,7 +56,7 @@ class Memory:
         lean = replace(
             record, values={k: np.round(v, 5).tolist() for k, v in record.values.items() if k != "rank_1"}
         )
-        self.known[json.dumps(record.config, sort_keys=True)] = lean
+        self.known[json.dumps(record.task, sort_keys=True)] = lean
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as file:
             file.write(lean.to_json() + "\n")
@@ -96,17 +96,15 @@ if __name__ == "__main__":
             )
             continue
         records = run_retrieval(task, CONFIG, store=store)
-        records += [r for r in run_retrieval(task, SMALL, store=store) if r.config["rerank"]]
+        records += [r for r in run_retrieval(task, SMALL, store=store) if r.task["rerank"]]
         for number, record in enumerate(records):
-            if record.config["rerank"] and record.config["k1"] == SMALL.k1:
-                records[number] = replace(
-                    record, config={**record.config, "way": record.config["way"] + " 6/3"}
-                )
+            if record.task["rerank"] and record.task["k1"] == SMALL.k1:
+                records[number] = replace(record, task={**record.task, "way": record.task["way"] + " 6/3"})
         table = retrieval_table(records)
         table = replace(table, notes=table.notes[:1])
         OUT.mkdir(parents=True, exist_ok=True)
         (OUT / f"{name}.md").write_text(table.markdown() + "\n")
         (OUT / f"{name}.json").write_text(
-            json.dumps([{**r.config, **r.summary, "seconds": r.seconds} for r in records], indent=1) + "\n"
+            json.dumps([{**r.task, **r.summary, "seconds": r.seconds} for r in records], indent=1) + "\n"
         )
         print(table.text(), flush=True)

@@ -47,8 +47,8 @@ CONFIRM = (
 
 def joined(a: RunRecord, b: RunRecord) -> RunRecord:
     """One record of a cell from two groups of columns."""
-    columns = [*a.config["columns"], *b.config["columns"]]
-    return dataclasses.replace(a, config={**a.config, "columns": columns}, values={**a.values, **b.values})
+    columns = [*a.task["columns"], *b.config["columns"]]
+    return dataclasses.replace(a, task={**a.task, "columns": columns}, values={**a.values, **b.values})
 
 
 def report(out: Path, name: str, records: list[RunRecord], shown: tuple[str, ...]) -> list[Table]:

@@ -29,7 +29,7 @@ def test_json_holds_the_four_rows_beside_the_papers_numbers(reid_file, capsys):
     out, err = capsys.readouterr()
     assert code == 0
     whole = json.loads(out)
-    rows = {record["config"]["paper_row"] for record in whole["records"]}
+    rows = {record["task"]["paper_row"] for record in whole["records"]}
     assert {"baseline", "bpa", "k-reciprocal", "bpa + k-reciprocal"} <= rows
     assert "72.9 / 75.7" in out
     assert "beyond the input" in err  # the estimate comes before the work

@@ -642,7 +642,7 @@ def run_command(words: list[str], out: Path) -> list[dict[str, Any]]:
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """The records of a folder, as commit f219ccd wrote them; the library has to read its own of that commit, too."""
+    """The records of a folder, as commit f219ccd wrote them."""
     from bpa.runs.store import RunStore
 
     return [_as_then(record) for record in RunStore(folder).records()]
@@ -655,7 +655,7 @@ def _as_then(record: Any) -> dict[str, Any]:
     keys of then, and the numbers of ``summary``.
     """
     whole: dict[str, Any] = json.loads(record.to_json(seconds=False))
-    return whole
+    return {**whole, "config": whole["task"]}
 
 
 # ---------------------------------------------------------------------------------------- data drawn by the library

@@ -64,7 +64,7 @@ def test_hostile_texts_stay_texts() -> None:
 def test_tables_show_the_means_of_the_records(folder: Path) -> None:
     records = RunStore(folder).records()
     few, _, retrieval = demo_tables(records)
-    raw = next(r for r in records if r.study == "fewshot" and r.config["transform"] == "identity")
+    raw = next(r for r in records if r.study == "fewshot" and r.task["transform"] == "identity")
     assert few.rows[0][1].mean == pytest.approx(100 * np.mean(raw.values["accuracy"]))
     cosine = next(r for r in records if r.study == "retrieval-demo").values["cosine/ap"]
     assert retrieval.rows[0][1]["mean"] == pytest.approx(100 * np.mean(cosine))

@@ -260,7 +260,7 @@ def test_the_command_writes_clusters_and_prints_the_comparison(hard, tmp_path, c
 
     assert main([*line, "--json", "--out", str(tmp_path / "run")]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["records"][0]["config"]["reg"] == [0.25, 0.5]
+    assert told["records"][0]["task"]["reg"] == [0.25, 0.5]
     assert len(told["records"][0]["values"]["bpa reg=0.25/acc"]) == 2
 
 

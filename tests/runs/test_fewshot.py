@@ -76,7 +76,7 @@ def test_no_number_depends_on_the_chunk(features: FeatureSet, chunk: int, protoc
     plain = run_fewshot(features, config)
     other = run_fewshot(features, config, chunk=chunk)
     for a, b in zip(plain.records, other.records, strict=True):
-        assert a.values == b.values, a.config
+        assert a.values == b.values, a.task
 
 
 def test_a_killed_run_goes_on_and_leaves_the_same_bytes(

@@ -49,10 +49,10 @@ def task():
 
 def test_the_four_rows_of_the_paper_and_the_protocols_are_there(task):
     records = run_retrieval(task, ALL)
-    assert [r.config["paper_row"] for r in records if r.config["paper_row"]] == [
+    assert [r.task["paper_row"] for r in records if r.task["paper_row"]] == [
         "baseline", "bpa", "k-reciprocal", "bpa + k-reciprocal",
     ]  # fmt: skip
-    names = {(r.config["way"], r.config["protocol"]) for r in records}
+    names = {(r.task["way"], r.task["protocol"]) for r in records}
     assert {("bpa reg=0.2 (euclidean rows)", p) for p in ("joint", "frozen", "per-query")} <= names
     assert ("csls", "joint") in names
     table = retrieval_table(records)
@@ -171,8 +171,8 @@ def test_the_rows_study_compares_on_the_same_draws(drawn, tmp_path):
     assert len(result.records) == 2 * (1 + 2 * 2)
     table = result.tables[0]
     assert [row[0] for row in table.rows] == ["(plain cosine)", "euclidean", "cosine top-50"]
-    own = [100 * r.summary["mAP"] for r in result.records if r.config["rows"] == {
-        "measure": "euclidean", "top": None, "neighbours": None} and r.config["reg"] == 0.1]  # fmt: skip
+    own = [100 * r.summary["mAP"] for r in result.records if r.task["rows"] == {
+        "measure": "euclidean", "top": None, "neighbours": None} and r.task["reg"] == 0.1]  # fmt: skip
     assert table.rows[1][1] == pytest.approx(np.mean(own))
     again = STUDIES["rows"].run(drawn, options)
     assert [r.to_json(seconds=False) for r in again.records] == [

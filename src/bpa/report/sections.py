@@ -75,7 +75,7 @@ def findings_of(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
 
 def _newest(records: Iterable[RunRecord]) -> list[RunRecord]:
     """Return one record a configuration: the last."""
-    kept = {(r.study, repr(sorted(r.config.items(), key=str)), str(r.data.get("sha256"))): r for r in records}
+    kept = {(r.study, repr(sorted(r.task.items(), key=str)), str(r.data.get("sha256"))): r for r in records}
     return list(kept.values())
 
 
@@ -93,7 +93,7 @@ def _percent(record: RunRecord) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 def _best_free(group: Sequence[RunRecord]) -> RunRecord | None:
     """Return the best of what every user already has, in hindsight."""
-    free = [r for r in group if r.config["transform"] in FREE]
+    free = [r for r in group if r.task["transform"] in FREE]
     return max(free, key=lambda r: float(_percent(r).mean()), default=None)
 
 
@@ -102,7 +102,7 @@ def _fewshot_groups(records: Sequence[RunRecord]) -> dict[tuple[Any, ...], list[
     groups: dict[tuple[Any, ...], list[RunRecord]] = defaultdict(list)
     keys = ("protocol", "n_way", "n_shot", "n_query", "n_tasks", "seed", "host")
     for record in records:
-        groups[(record.data.get("source"), *(record.config.get(key) for key in keys))].append(record)
+        groups[(record.data.get("source"), *(record.task.get(key) for key in keys))].append(record)
     return groups
 
 
@@ -116,33 +116,31 @@ def _fewshot(records: Sequence[RunRecord]) -> tuple[Section, list[tuple[str, str
     tables, figures, findings = [], [], []
     for key, group in _fewshot_groups(records).items():
         source, protocol, way, shot, query, tasks, seed, host = key
-        raw = next((r for r in group if r.config["transform"] == "identity"), None)
+        raw = next((r for r in group if r.task["transform"] == "identity"), None)
         best = _best_free(group)
         rows = []
         for record in group:
-            is_free = record.config["transform"] in FREE
+            is_free = record.task["transform"] in FREE
             over = None if is_free else _gain(record, best)
-            rows.append((_name(record.config), mean_interval(_percent(record)), _gain(record, raw), over))
+            rows.append((_name(record.task), mean_interval(_percent(record)), _gain(record, raw), over))
         name = f"{host}, {way}-way {shot}-shot"
         notes = [
             f"Accuracy in percent ± 95 % interval over {tasks:,} tasks ({protocol}, {query} queries a class, seed "
             f"{seed}), {source}; gains are paired over the same tasks.",
         ]
         if best is not None:
-            notes.append(f"Best without the transform, in hindsight: {best.config['transform']}.")
+            notes.append(f"Best without the transform, in hindsight: {best.task['transform']}.")
         tables.append(
             Table(name, ("features", "accuracy", "gain over raw", "gain over best without"), rows, notes)
         )
         curve = [
-            (float(r.config["reg"]), mean_interval(_percent(r)))
+            (float(r.task["reg"]), mean_interval(_percent(r)))
             for r in group
-            if r.config["transform"] == "bpa" and isinstance(r.config.get("reg"), int | float)
+            if r.task["transform"] == "bpa" and isinstance(r.task.get("reg"), int | float)
         ]
         if len(curve) > 1:
             flat = [
-                (r.config["transform"], float(_percent(r).mean()))
-                for r in group
-                if r.config["transform"] in FREE
+                (r.task["transform"], float(_percent(r).mean())) for r in group if r.task["transform"] in FREE
             ]
             points = [Point(reg, i.mean, i.half_width) for reg, i in curve]
             chart = line_chart(
@@ -167,15 +165,15 @@ def _fewshot(records: Sequence[RunRecord]) -> tuple[Section, list[tuple[str, str
 
 def _verdicts(name: str, group: Sequence[RunRecord], best: RunRecord | None) -> list[tuple[str, str]]:
     """Say what the default and the automatic reg do, against raw features and against the best without."""
-    raw = next((r for r in group if r.config["transform"] == "identity"), None)
+    raw = next((r for r in group if r.task["transform"] == "identity"), None)
     out = []
     for record in group:
-        if record.config["transform"] == "bpa" and record.config.get("reg") in _TOLD:
+        if record.task["transform"] == "bpa" and record.task.get("reg") in _TOLD:
             over_raw, over_best = _gain(record, raw), _gain(record, best)
             if over_raw is not None and over_best is not None and best is not None:
-                said = str(best.config["transform"])
+                said = str(best.task["transform"])
                 out.append(
-                    _sentence(f"{name}, reg {record.config['reg']}", over_raw, over_best, said, "points")
+                    _sentence(f"{name}, reg {record.task['reg']}", over_raw, over_best, said, "points")
                 )
     return out
 
@@ -192,12 +190,12 @@ def _sentence(what: str, over_raw: Interval, over_best: Interval, best: str, uni
 def _short_fewshot(records: Sequence[RunRecord]) -> Table:
     groups = _fewshot_groups(records)
     shots = [key[3] for key in groups]
-    names = list(dict.fromkeys(_name(r.config) for r in records))
+    names = list(dict.fromkeys(_name(r.task) for r in records))
     rows = []
     for name in names:
         cells: list[Any] = [name]
         for group in groups.values():
-            record = next(r for r in group if _name(r.config) == name)
+            record = next(r for r in group if _name(r.task) == name)
             cells += [
                 mean_interval(_percent(record)),
                 None if name in FREE else _gain(record, _best_free(group)),
@@ -249,8 +247,8 @@ def _short_cluster(record: RunRecord) -> Table:
     told = ("bpa", *FREE)
     rows = [(name, e["acc"], e["nmi"], e["gain"]) for name, e in ways.items() if name.split(" ")[0] in told]
     note = (
-        f"k-means, {record.config['n_clusters']} clusters, {record.data['n']} items, {record.config['repeats']} "
-        f"repeats on {record.config['share']:.0%} of them; gain in NMI over raw features, paired; "
+        f"k-means, {record.task['n_clusters']} clusters, {record.data['n']} items, {record.task['repeats']} "
+        f"repeats on {record.task['share']:.0%} of them; gain in NMI over raw features, paired; "
         "more ways in the report."
     )
     return Table("Clustering", ("rows", "ACC, %", "NMI, %", "gain"), rows, (note,))
@@ -356,17 +354,15 @@ def _rankings(records: Sequence[RunRecord]) -> tuple[Section, list[tuple[str, st
         bars = []
         for record in group:
             found = mean_interval(_counted(record))
-            bars.append(
-                (f"{record.config['way']}, {record.config['protocol']}", found.mean, found.half_width)
-            )
+            bars.append((f"{record.task['way']}, {record.task['protocol']}", found.mean, found.half_width))
         said = "; ".join(f"{name} {value:.1f}" for name, value, _ in bars)
         figures.append(Figure(table.title, bar_chart("mAP by ranking", said, bars, unit=" %")))
-        plain = next((r for r in group if r.config["way"] == "unit"), None)
+        plain = next((r for r in group if r.task["way"] == "unit"), None)
         for record in group:
-            if plain is not None and str(record.config["way"]).startswith("bpa"):
+            if plain is not None and str(record.task["way"]).startswith("bpa"):
                 gain = paired_difference(_counted(record), _counted(plain))
                 kind = "same" if not gain.excludes_zero else "better" if gain.mean > 0 else "worse"
-                name = f"Retrieval, {record.config['way']}, {record.config['protocol']}"
+                name = f"Retrieval, {record.task['way']}, {record.task['protocol']}"
                 findings.append((kind, f"{name}: {gain.mean:+.1f} ± {gain.half_width:.1f} mAP over cosine."))
     lead = "Every query against the gallery; gains are paired over the queries."
     return Section("retrieval", "Retrieval", lead, tables, figures), findings
@@ -473,9 +469,9 @@ def _visible(w: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dty
 def _other(records: Sequence[RunRecord]) -> tuple[Section, list[tuple[str, str]]]:
     """Return a table of the scalars of each summary, with the settings that differ."""
     study = records[0].study
-    varied = [k for k in records[0].config if len({repr(r.config.get(k)) for r in records}) > 1]
+    varied = [k for k in records[0].task if len({repr(r.task.get(k)) for r in records}) > 1]
     scalar = list(dict.fromkeys(k for r in records for k, v in r.summary.items() if _is_cell(v)))
-    rows = [[*(_cell(r.config.get(k)) for k in varied), *(r.summary.get(k) for k in scalar)] for r in records]
+    rows = [[*(_cell(r.task.get(k)) for k in varied), *(r.summary.get(k) for k in scalar)] for r in records]
     tables = [Table(study, [*varied, *scalar], rows)] if varied or scalar else []
     if study == "sphere":
         from bpa.runs.clustering_studies import sphere_table
@@ -499,12 +495,12 @@ def _runtime(records: Sequence[RunRecord]) -> Section:
     """Return what took how long; wall times are no part of the results."""
     seconds: dict[str, float] = defaultdict(float)
     for record in records:
-        what = f"{record.study}: {_name(record.config)}" if "transform" in record.config else record.study
+        what = f"{record.study}: {_name(record.task)}" if "transform" in record.task else record.study
         seconds[what] += record.seconds
     bars = [(name, value, 0.0) for name, value in seconds.items()]
     chart = bar_chart("Seconds by part", "; ".join(f"{n} {v:.1f} s" for n, v, _ in bars), bars, unit=" s")
     rows = [
-        (record.study, _name(record.config) if "transform" in record.config else "", record.seconds)
+        (record.study, _name(record.task) if "transform" in record.task else "", record.seconds)
         for record in records
     ]
     table = Table("Wall time of every record", ("study", "features", "seconds"), rows)
@@ -526,10 +522,10 @@ def _facts(records: Sequence[RunRecord]) -> dict[str, Any]:
         facts.setdefault("Data", {})[str(record.data.get("source", record.study))] = record.data
     for study in dict.fromkeys(r.study for r in records):
         group = [r for r in records if r.study == study]
-        keys = dict.fromkeys(k for r in group for k in r.config)
+        keys = dict.fromkeys(k for r in group for k in r.task)
         settings = {}
         for key in keys:
-            seen = list(dict.fromkeys(str(r.config.get(key)) for r in group))
+            seen = list(dict.fromkeys(str(r.task.get(key)) for r in group))
             settings[key] = seen[0] if len(seen) == 1 else ", ".join(seen)
         facts[f"Settings: {study}"] = settings
     return facts

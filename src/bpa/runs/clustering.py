@@ -233,7 +233,7 @@ def run_clustering(
     _check_memory(ways, n, features.dim, config, DEFAULT_BUDGET if budget is None else budget)
     data = {"source": Path(features.source).name, "sha256": features.sha256, "n": n, "d": features.dim}
     settings = asdict(config)
-    found = None if store is None else store.find(settings, study="cluster", data=data)
+    found = None if store is None else store.find(study="cluster", task=settings, data=data)
     if found is not None:
         return ClusterRun(found, _labels_of(features, config, ways[0], found))
 
@@ -266,7 +266,7 @@ def cluster_table(record: RunRecord) -> Table:
     clustering is, not how right.
     """
     summary: Mapping[str, Any] = record.summary["ways"]
-    config = record.config
+    config = record.task
     notes = [
         f"{record.data['n']} items, {config['n_clusters']} clusters; k-means with {config['n_init']} "
         f"starts; mean ± 95 % "
@@ -440,7 +440,7 @@ def _record(
             summary[way.name]["gain"] = None if way.transform == "identity" else _percent(gain)
     return RunRecord(
         study="cluster",
-        config=asdict(config),
+        task=asdict(config),
         data=dict(data),
         values=values,
         summary={"scored": scored, "ways": summary},

@@ -197,7 +197,7 @@ def run_sphere(
     shared = {k: v for k, v in asdict(config).items() if k not in ("dims", "noises")}
     for number, (dim, noise) in enumerate(cells, start=1):
         cell = {**shared, "dim": dim, "noise": noise}
-        record = None if store is None else store.find(cell, study="sphere")
+        record = None if store is None else store.find(study="sphere", task=cell, data=_data(config))
         if record is None:
             record = _run_cell(config, dim, noise, cell)
             if store is not None:
@@ -230,13 +230,17 @@ def _run_cell(config: SphereConfig, dim: int, noise: float, cell: Mapping[str, A
                 values[f"{name}/{score}"].append(getattr(scores, score))
     return RunRecord(
         study="sphere",
-        config=dict(cell),
-        data={"source": "bpa.data.synthetic.sphere_clusters", "n": config.n_clusters * config.n_per_cluster},
+        task=dict(cell),
+        data=_data(config),
         values=values,
         summary={key: asdict(mean_interval(each)) for key, each in values.items()} if config.runs > 1 else {},
         environment=describe_environment(),
         seconds=time.perf_counter() - started,
     )
+
+
+def _data(config: SphereConfig) -> dict[str, Any]:
+    return {"source": "bpa.data.synthetic.sphere_clusters", "n": config.n_clusters * config.n_per_cluster}
 
 
 def _reduced(points: Tensor, n_components: int) -> Tensor:
@@ -289,7 +293,7 @@ def _better_and_worse(records: Sequence[RunRecord], column: str) -> str:
 
 def sphere_table(records: Sequence[RunRecord]) -> Table:
     """Grid means of every column, with the paired difference to k-means on the coordinates."""
-    columns = records[0].config["columns"]
+    columns = records[0].task["columns"]
     rows: list[list[Any]] = []
     for column in columns:
         nmi, ari, acc = (_per_run(records, f"{column}/{score}") for score in _SCORES)
@@ -302,7 +306,7 @@ def sphere_table(records: Sequence[RunRecord]) -> Table:
                 _better_and_worse(records, column),
             ]
         rows.append(row)
-    config = records[0].config
+    config = records[0].task
     return Table(
         "Clustering on the sphere: means over the grid",
         ["k-means on", "NMI", "ARI", "ACC", "NMI minus raw", "better/worse"],
@@ -320,11 +324,10 @@ def sphere_table(records: Sequence[RunRecord]) -> Table:
 
 def sphere_cell_table(records: Sequence[RunRecord], column: str, score: str = "nmi") -> Table:
     """Means of one column in every cell: a row per dimension, a column per noise level."""
-    dims = sorted({record.config["dim"] for record in records})
-    noises = sorted({record.config["noise"] for record in records})
+    dims = sorted({record.task["dim"] for record in records})
+    noises = sorted({record.task["noise"] for record in records})
     means = {
-        (r.config["dim"], r.config["noise"]): 100 * float(np.mean(r.values[f"{column}/{score}"]))
-        for r in records
+        (r.task["dim"], r.task["noise"]): 100 * float(np.mean(r.values[f"{column}/{score}"])) for r in records
     }
     rows = [[str(d), *(means.get((d, s)) for s in noises)] for d in dims]
     return Table(
@@ -342,10 +345,10 @@ def _percent(interval: Interval) -> Interval:
 def plot_sphere(records: Sequence[RunRecord], column: str = "bpa 0.1", baseline: str = _RAW) -> Figure:
     """Draw the figure of the paper: ARI above NMI, over d and over σ, BPA dashed, raw solid."""
     pyplot = _pyplot()
-    dims = sorted({record.config["dim"] for record in records})
-    noises = sorted({record.config["noise"] for record in records})
+    dims = sorted({record.task["dim"] for record in records})
+    noises = sorted({record.task["noise"] for record in records})
     mean = {
-        (r.config["dim"], r.config["noise"], c, s): float(np.mean(r.values[f"{c}/{s}"]))
+        (r.task["dim"], r.task["noise"], c, s): float(np.mean(r.values[f"{c}/{s}"]))
         for r in records
         for c in (column, baseline)
         for s in ("ari", "nmi")

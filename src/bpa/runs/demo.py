@@ -159,7 +159,7 @@ def _kept(
 ) -> RunRecord:
     """Return the stored record of a part, or compute and store it."""
     data = {"source": features.source, "sha256": features.sha256, "n": len(features), "dim": features.dim}
-    found = store.find(config, study=study, data=data)
+    found = store.find(study=study, task=config, data=data)
     if found is not None:
         return found
     began = time.perf_counter()
@@ -168,6 +168,7 @@ def _kept(
     record = RunRecord(
         study,
         settings,
+        {},
         data,
         dict(values),
         dict(summary),

@@ -241,7 +241,9 @@ def run_fewshot(
         pending = []
         for cell in (cell for cell in cells if cell.n_shot == n_shot):
             known = (
-                None if store is None else store.find(_cell_config(config, cell), study="fewshot", data=data)
+                None
+                if store is None
+                else store.find(study="fewshot", task=_cell_config(config, cell), data=data)
             )
             if known is None:
                 pending.append(cell)
@@ -465,7 +467,7 @@ def _record(
     }
     return RunRecord(
         study="fewshot",
-        config=_cell_config(config, cell),
+        task=_cell_config(config, cell),
         data=data,
         values={"accuracy": accuracy.tolist()},
         summary=summary,

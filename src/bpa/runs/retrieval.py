@@ -449,7 +449,7 @@ def run_retrieval(
     records = []
     for done, way in enumerate(ways):
         settings = _settings(way, config)
-        record = None if store is None else store.find(settings, study="retrieval", data=data)
+        record = None if store is None else store.find(study="retrieval", task=settings, data=data)
         if record is None:
             began = time.perf_counter()
             distances, notes = rank_way(task, way, config, budget=budget)
@@ -548,7 +548,7 @@ def _record(
     first = np.where(np.isnan(scores.average_precision), np.nan, scores.first_rank == 1)
     return RunRecord(
         study="retrieval",
-        config=settings,
+        task=settings,
         data=data,
         values={"average_precision": scores.average_precision.tolist(), "rank_1": first.tolist()},
         summary={
@@ -576,9 +576,9 @@ def retrieval_table(records: Sequence[RunRecord], *, against: str = "unit") -> T
     -------
     Table
     """
-    reference = next((r for r in records if r.config["way"] == against), None)
+    reference = next((r for r in records if r.task["way"] == against), None)
     dataset = records[0].data.get("dataset")
-    shown = any(paper_row(dataset, r.config["paper_row"] or "") for r in records)
+    shown = any(paper_row(dataset, r.task["paper_row"] or "") for r in records)
     columns = [
         "ranking",
         "protocol",
@@ -601,8 +601,8 @@ def retrieval_table(records: Sequence[RunRecord], *, against: str = "unit") -> T
             base = np.asarray(reference.values["average_precision"])
             gain = paired_difference(100 * values[counted], 100 * base[counted])
         row: list[Any] = [
-            record.config["way"],
-            record.config["protocol"],
+            record.task["way"],
+            record.task["protocol"],
             mean_interval(100 * values[counted]),
             *(100 * s[f"Rank-{k}"] if f"Rank-{k}" in s else None for k in (1, 5, 10)),
             100 * s["mINP"],
@@ -610,13 +610,13 @@ def retrieval_table(records: Sequence[RunRecord], *, against: str = "unit") -> T
             s["S_10"],
         ]
         if shown:
-            paper = paper_row(dataset, record.config["paper_row"] or "")
+            paper = paper_row(dataset, record.task["paper_row"] or "")
             row += [None if paper is None else f"{paper[0]} / {paper[1]}"]
         rows.append(row)
-        notes += [f"{record.config['way']}: {note}" for note in s.get("notes", [])]
+        notes += [f"{record.task['way']}: {note}" for note in s.get("notes", [])]
         if s["n_tied"]:
             notes.append(
-                f"{record.config['way']}: Rank-1 of {s['n_tied']} queries depends on how ties are broken."
+                f"{record.task['way']}: Rank-1 of {s['n_tied']} queries depends on how ties are broken."
             )
     first = records[0]
     d = first.data

@@ -98,7 +98,7 @@ def study_rows(features: FeatureSet | None, options: StudyOptions) -> StudyResul
                 "n_iter": config.n_iter, "identities": identities, "each": each, "seed": options.seed + repeat,
             }  # fmt: skip
             data = {"source": features.source, "sha256": features.sha256, "n": len(task.features)}
-            record = None if store is None else store.find(settings, study="rows", data=data)
+            record = None if store is None else store.find(study="rows", task=settings, data=data)
             if record is None:
                 record = _scored(task, way, config, settings, data)
                 if store is not None:
@@ -124,7 +124,7 @@ def _scored(
     )  # fmt: skip
     return RunRecord(
         study="rows",
-        config=settings,
+        task=settings,
         data=data,
         values={
             "mean_ap": [scores.mean_ap],
@@ -148,9 +148,9 @@ def rows_table(records: Sequence[RunRecord]) -> Table:
     -------
     Table
     """
-    plain = {r.config["seed"]: r for r in records if r.config["reg"] is None}
-    regs = sorted({r.config["reg"] for r in records if r.config["reg"] is not None})
-    names = list(dict.fromkeys(RowComparison(**r.config["rows"]).name for r in records if r.config["rows"]))
+    plain = {r.task["seed"]: r for r in records if r.task["reg"] is None}
+    regs = sorted({r.task["reg"] for r in records if r.task["reg"] is not None})
+    names = list(dict.fromkeys(RowComparison(**r.task["rows"]).name for r in records if r.task["rows"]))
     cosine = mean_interval([100 * r.summary["mAP"] for r in plain.values()])
     rows: list[list[Any]] = [["(plain cosine)", *[cosine.mean] * len(regs), 0.0, 0.0]]
     for name in names:
@@ -160,15 +160,11 @@ def rows_table(records: Sequence[RunRecord]) -> Table:
             own = [
                 r
                 for r in records
-                if r.config["reg"] == reg
-                and r.config["rows"]
-                and RowComparison(**r.config["rows"]).name == name
+                if r.task["reg"] == reg and r.task["rows"] and RowComparison(**r.task["rows"]).name == name
             ]
             row.append(float(np.mean([100 * r.summary["mAP"] for r in own])))
             gains.append(
-                float(
-                    np.mean([100 * (r.summary["mAP"] - plain[r.config["seed"]].summary["mAP"]) for r in own])
-                )
+                float(np.mean([100 * (r.summary["mAP"] - plain[r.task["seed"]].summary["mAP"]) for r in own]))
             )
         rows.append([*row, max(gains), min(gains)])
     first = records[0]
@@ -203,18 +199,18 @@ def study_reg(features: FeatureSet | None, options: StudyOptions) -> StudyResult
         budget=options.budget,
         on_progress=options.on_progress,
     )
-    plain = next(r for r in records if r.config["way"] == "unit")
+    plain = next(r for r in records if r.task["way"] == "unit")
     base = np.asarray(plain.values["average_precision"])
     counted = ~np.isnan(base)
     rows: list[list[Any]] = []
     for record in records:
-        if record.config["reg"] is None:
+        if record.task["reg"] is None:
             continue
         value = np.asarray(record.values["average_precision"])
         rows.append(
             [
-                record.config["reg"],
-                RowComparison(**record.config["rows"]).name,
+                record.task["reg"],
+                RowComparison(**record.task["rows"]).name,
                 mean_interval(100 * value[counted]),
                 100 * record.summary["Rank-1"],
                 paired_difference(100 * value[counted], 100 * base[counted]),
@@ -243,16 +239,14 @@ def plot_reg(records: Sequence[RunRecord]) -> Figure:
         raise MissingExtraError("the figure of the reg-retrieval study", "app") from None
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     axes = figure.subplots(1, 2)
-    plain = next(r for r in records if r.config["way"] == "unit")
+    plain = next(r for r in records if r.task["way"] == "unit")
     for axis, key in zip(axes, ("mAP", "Rank-1"), strict=True):
-        names = list(
-            dict.fromkeys(RowComparison(**r.config["rows"]).name for r in records if r.config["rows"])
-        )
+        names = list(dict.fromkeys(RowComparison(**r.task["rows"]).name for r in records if r.task["rows"]))
         for name in names:
             own = sorted(
-                (r.config["reg"], 100 * r.summary[key])
+                (r.task["reg"], 100 * r.summary[key])
                 for r in records
-                if r.config["rows"] and RowComparison(**r.config["rows"]).name == name
+                if r.task["rows"] and RowComparison(**r.task["rows"]).name == name
             )
             axis.plot(
                 [reg for reg, _ in own], [value for _, value in own], marker="o", label=f"BPA, {name} rows"
