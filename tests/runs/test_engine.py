@@ -31,7 +31,7 @@ class Toy:
     def __init__(self) -> None:
         self.computed: list[tuple[str, int]] = []
 
-    def data(self, task: Counting) -> dict[str, Any]:
+    def data(self, _: Counting) -> dict[str, Any]:
         return {"source": "thin air"}
 
     def parts(self, task: Counting) -> int:
@@ -44,7 +44,9 @@ class Toy:
                     self.computed.append((way.host, k))
                     yield Part(way, k, len(way.host) + k, 0.5)
 
-    def score(self, task: Counting, way: Way, parts: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def score(
+        self, _task: Counting, _way: Way, parts: Sequence[Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"score": [float(part) for part in parts]}, {"sum": sum(parts)}
 
 
@@ -78,7 +80,9 @@ def test_a_run_stopped_anywhere_goes_on_and_leaves_the_same_bytes(tmp_path: Path
     toy, ticks = Toy(), []
     with RunStore(tmp_path / "stopped") as store:
         resumed = run("study", toy, GRID, store=store, on_progress=lambda *tick: ticks.append(tick))
-    assert (tmp_path / "stopped/results.jsonl").read_bytes() == (tmp_path / "whole/results.jsonl").read_bytes()
+    assert (tmp_path / "stopped/results.jsonl").read_bytes() == (
+        tmp_path / "whole/results.jsonl"
+    ).read_bytes()
     assert (tmp_path / "stopped/plans.jsonl").read_bytes() == (tmp_path / "whole/plans.jsonl").read_bytes()
     assert resumed == whole
     assert len(toy.computed) == 10 - stop
@@ -97,7 +101,11 @@ def test_finished_rows_are_kept_when_more_are_asked(tmp_path: Path) -> None:
 def test_a_row_of_another_study_task_or_way_is_not_reused(tmp_path: Path) -> None:
     with RunStore(tmp_path) as store:
         run("study", Toy(), [(Counting(2), [A])], store=store)
-        for study, task, way in (("other", Counting(2), A), ("study", Counting(3), A), ("study", Counting(2), BB)):
+        for study, task, way in (
+            ("other", Counting(2), A),
+            ("study", Counting(3), A),
+            ("study", Counting(2), BB),
+        ):
             toy = Toy()
             run(study, toy, [(task, [way])], store=store)
             assert toy.computed, (study, task, way)
@@ -105,7 +113,7 @@ def test_a_row_of_another_study_task_or_way_is_not_reused(tmp_path: Path) -> Non
 
 def test_what_was_asked_for_is_written_before_the_first_row_and_not_without_one(tmp_path: Path) -> None:
     class Refuses(Toy):
-        def compute(self, task: Counting, missing: Mapping[Way, Sequence[int]]) -> Iterator[Part]:
+        def compute(self, _task: Counting, _missing: Mapping[Way, Sequence[int]]) -> Iterator[Part]:
             raise ValueError("no such task")
 
     with RunStore(tmp_path) as store:

@@ -38,20 +38,20 @@ class Field(Protocol[AnyTask]):
         """Which kind of task, as records name it."""
         ...
 
-    def data(self, task: AnyTask) -> Mapping[str, Any]:
+    def data(self, task: AnyTask, /) -> Mapping[str, Any]:
         """What the task reads: source, checksum, sizes."""
         ...
 
-    def parts(self, task: AnyTask) -> int:
+    def parts(self, task: AnyTask, /) -> int:
         """Number of pieces of every row of the task; a journal keeps finished ones where there are several."""
         ...
 
-    def compute(self, task: AnyTask, missing: Mapping[Way, Sequence[int]]) -> Iterator[Part]:
+    def compute(self, task: AnyTask, missing: Mapping[Way, Sequence[int]], /) -> Iterator[Part]:
         """Compute the missing pieces of some ways, in whatever order is cheapest, the same in every run."""
         ...
 
     def score(
-        self, task: AnyTask, way: Way, parts: Sequence[Any]
+        self, task: AnyTask, way: Way, parts: Sequence[Any], /
     ) -> tuple[Mapping[str, Sequence[float]], Mapping[str, Any]]:
         """Put the pieces of a row together: its values, and its summary."""
         ...

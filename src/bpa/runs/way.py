@@ -118,11 +118,15 @@ def labels(ways: Sequence[Way]) -> list[str]:
     bare = {host for host in hosts if {r["transform"] for r in rows if r["host"] == host} == {"identity"}}
     if len(hosts) > 1:
         rows = [{k: v for k, v in row.items() if k != "transform" or row["host"] not in bare} for row in rows]
-    return told_apart(rows, always=("transform",))
+    order = _order(rows)
+    several = {_aspect(key) for key in order if len(_seen(rows, key)) > 1}
+    return _tell(
+        rows, order, [{"transform", *(key for key in order if _aspect(key) in several)} for _ in rows]
+    )
 
 
 def told_apart(rows: Sequence[Mapping[str, Any]], *, always: Sequence[str] = ()) -> list[str]:
-    """Say of each row what tells it from the others: the fields that differ, in words, in the order of the fields.
+    """Say of each row what tells it from the others: as few fields as do, in words, in the order of the fields.
 
     Parameters
     ----------
@@ -141,9 +145,11 @@ def told_apart(rows: Sequence[Mapping[str, Any]], *, always: Sequence[str] = ())
     >>> told_apart([{"n_way": 5, "n_shot": 1}, {"n_way": 5, "n_shot": 5}])
     ['1-shot', '5-shot']
     """
-    order = _order(rows)
-    several = {_aspect(key) for key in order if len(_seen(rows, key)) > 1}
-    shown = [set(always) | {key for key in order if _aspect(key) in several} for _ in rows]
+    return _tell(rows, _order(rows), [set(always) for _ in rows])
+
+
+def _tell(rows: Sequence[Mapping[str, Any]], order: Sequence[str], shown: list[set[str]]) -> list[str]:
+    """Say the fields that are shown, and where that leaves rows alike, the next field that tells them apart."""
     while True:
         texts = [
             ", ".join(said(key, row[key]) for key in order if key in keys and key in row)

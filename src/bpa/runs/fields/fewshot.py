@@ -245,7 +245,7 @@ class FewShot:
         self.features, self.budget, self.chunk = features, budget or DEFAULT_BUDGET, chunk
         self._prepared: dict[tuple[str, str, str], Tensor] = {}
 
-    def data(self, task: FewShotTask) -> dict[str, Any]:  # noqa: ARG002 - every task reads the same file
+    def data(self, _: FewShotTask) -> dict[str, Any]:
         """Which file."""
         given = self.features
         return {"source": Path(given.source).name, "sha256": given.sha256, "n": len(given), "dim": given.dim}
@@ -280,10 +280,7 @@ class FewShot:
                 yield Part(way, block, counts[way], spent[way])
 
     def score(
-        self,
-        task: FewShotTask,
-        way: Way,  # noqa: ARG002 - one signature for all fields
-        parts: Sequence[Any],
+        self, task: FewShotTask, _: Way, parts: Sequence[Any]
     ) -> tuple[dict[str, list[float]], dict[str, Any]]:
         """Accuracy of every task, and its mean with the half width of its interval, in percent."""
         hits = np.concatenate([np.asarray(block, dtype=np.float64) for block in parts])
