@@ -103,7 +103,16 @@ def test_a_setting_that_only_one_of_two_has_tells_them_apart() -> None:
         "bpa, unscaled",
     ]
     mixed = NamedTransform("bpa-attn", values=NamedTransform("pca", width=40))
-    assert labels([Way("h", NamedTransform("bpa-attn")), Way("h", mixed)]) == ["bpa-attn", "bpa-attn, of pca"]
+    assert labels([Way("h", NamedTransform("bpa-attn")), Way("h", mixed)]) == [
+        "bpa-attn",
+        "bpa-attn, of pca, width 40",
+    ]
+
+
+def test_what_only_some_have_is_not_said_of_all() -> None:
+    made = [Way("h", BPA), Way("h", BPA, {"known_pairs": True})]
+    assert shared(made) == ["reg 0.1", "5 sweeps"]
+    assert labels(made) == ["bpa", "bpa, known pairs"]
 
 
 def test_tasks_are_told_apart_in_words() -> None:

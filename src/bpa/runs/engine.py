@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from bpa.runs.environment import describe_environment
 from bpa.runs.store import Journal, RunStore
 from bpa.runs.way import Way
 
-__all__ = ["Field", "Part", "Progress", "run"]
+__all__ = ["Field", "Part", "Progress", "once", "run"]
 
 Progress = Callable[[int, int], None]
 Task = TypeVar("Task")
@@ -102,6 +103,45 @@ def run(
                 on_progress(done, total)
         records += [rows.found[way] for way in rows.ways]
     return records
+
+
+def once(
+    study: str,
+    task: Mapping[str, Any],
+    data: Mapping[str, Any],
+    compute: Callable[[], Mapping[str, Any]],
+    *,
+    store: RunStore | None = None,
+) -> RunRecord:
+    """Return the record of something that is no way of doing a task, such as a picture: stored, or computed now.
+
+    Parameters
+    ----------
+    study : str
+        The name the record carries.
+    task, data : mapping
+        What was asked, its ``"field"`` among it, and on what.
+    compute : callable
+        Gives the summary.
+    store : RunStore, optional
+        Where the record is kept, and taken from.
+
+    Returns
+    -------
+    RunRecord
+    """
+    known = None if store is None else store.find(study=study, task=task, data=data)
+    if known is not None:
+        return known
+    began = time.perf_counter()
+    summary = dict(compute())
+    made = RunRecord(
+        study, dict(task), data=dict(data), summary=summary, environment=describe_environment(),
+        seconds=time.perf_counter() - began,
+    )  # fmt: skip
+    if store is not None:
+        store.append(made)
+    return made
 
 
 class _Keeper:

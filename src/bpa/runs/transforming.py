@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from bpa.cost import unit_rows
 from bpa.data.features import write_features
 from bpa.errors import ArgumentError, FileError, MemoryBudgetError
 from bpa.memory import estimate_affinities, format_bytes
 from bpa.plans.dense import DensePlan
 from bpa.records import FeatureSet
+from bpa.runs.engine import Progress
 from bpa.runs.store import write_atomically
-from bpa.transforms.names import make_transform
+from bpa.solvers import Converged, Solver, Sweeps
+from bpa.transforms.choosing import choose_reg
+from bpa.transforms.names import NamedTransform
+
+__all__ = ["TransformConfig", "transform_to_file"]
 
 Want = Literal["rows", "top-k", "blocks", "distances"]
-Progress = Callable[[int, int], None]
 DEFAULT_BUDGET = 4 * 10**9
 """Bytes a dense W may take where nothing else is said."""
 _SUFFIXES: dict[Want, tuple[str, ...]] = {
@@ -31,6 +35,8 @@ _SUFFIXES: dict[Want, tuple[str, ...]] = {
     "blocks": (".npy",),
     "distances": (".npy",),
 }
+_NARROW = ("identity", "unit", "centred", "pca")
+"""Transforms without n × n numbers."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +48,8 @@ class TransformConfig:
     want : {"rows", "top-k", "blocks", "distances"}
         Every transformed row; the ``k`` largest affinities of every item as a CSR graph; W written in blocks of rows,
         never held; distances between the W-rows of ``items`` and of all items.
-    transform : str
-        For "rows": a name of `bpa.transforms.names`. The others are for ``bpa``.
-    reg : float or "auto"
-        Entropy weight.
-    n_iter : int, optional
-        Sweeps; None is 5.
+    transform : NamedTransform
+        Any for "rows"; the others are for ``bpa``.
     k : int
         Entries a row of the graph.
     items : tuple of int
@@ -57,9 +59,7 @@ class TransformConfig:
     """
 
     want: Want = "rows"
-    transform: str = "bpa"
-    reg: float | Literal["auto"] = 0.1
-    n_iter: int | None = None
+    transform: NamedTransform = field(default_factory=lambda: NamedTransform("bpa", reg="auto"))
     k: int = 20
     items: tuple[int, ...] = ()
     device: str = "cpu"
@@ -93,31 +93,40 @@ def transform_to_file(
     Returns
     -------
     dict
-        ``shape``, ``estimate`` (bytes planned), and, with potentials, ``marginal_error``.
+        ``shape``, ``estimate`` (bytes planned), and for bpa and bpa-attn ``marginal_error``, the largest relative
+        error of a row sum that the solver left, with a ``note`` and the way out where that is not balanced.
+
+    Notes
+    -----
+    With ``reg="auto"``, "rows" are those of `bpa.balanced_affinities`; the others balance the same plan, of unit rows
+    minus their mean at the weight that `bpa.choose_reg` chooses, and stretch it by its largest entry.
     """
     if target.suffix.lower() not in _SUFFIXES[config.want]:
         raise FileError(
             f"'{config.want}' is written as {' or '.join(_SUFFIXES[config.want])}. Got {target.name}."
         )
-    if config.want != "rows" and config.transform != "bpa":
+    asked = config.transform
+    if config.want != "rows" and asked.name != "bpa":
         raise ArgumentError(
-            f"'{config.want}' is offered for the transform bpa. Got {config.transform!r}; use 'rows'."
+            f"'{config.want}' is offered for the transform bpa. Got {asked.name!r}; use 'rows'."
         )
     x = torch.from_numpy(features.features).to(device=config.device, dtype=getattr(torch, config.dtype))
     if config.want == "rows":
-        return _rows(features, x, target, config, DEFAULT_BUDGET if budget is None else budget)
-    if config.reg == "auto":
-        raise ArgumentError(f"'{config.want}' needs a number for reg. Got 'auto'; 'bpa doctor' names one.")
-    lazy = DensePlan.fit(
-        x,
-        reg=config.reg,
-        solver="alternating",
-        n_iter=5 if config.n_iter is None else config.n_iter,
-        budget=budget,
-    )
-    said = {"estimate": lazy.report.bytes_estimated, "marginal_error": lazy.report.marginal_error}
-    write = {"top-k": _top_k, "blocks": _blocks, "distances": _distances}[config.want]
-    return {"shape": write(lazy, target, config, on_progress), **said}
+        done = _rows(features, x, target, config, DEFAULT_BUDGET if budget is None else budget)
+    else:
+        plan = _fitted(x, asked, budget)
+        write = {"top-k": _top_k, "blocks": _blocks, "distances": _distances}[config.want]
+        shape = write(plan, target, config, on_progress)
+        done = {
+            "shape": shape, "estimate": plan.report.bytes_estimated, "marginal_error": plan.report.marginal_error,
+        }  # fmt: skip
+    error = done.get("marginal_error")
+    if error is not None and error > Sweeps().tolerance(x.dtype):
+        done["note"] = (
+            f"the plan is not balanced: its worst row sum is off by {error:.2g}, so some rows count more than others. "
+            f"Pass --solver sweeps:20, or --solver converged."
+        )
+    return done
 
 
 def _rows(
@@ -125,14 +134,15 @@ def _rows(
 ) -> dict[str, Any]:
     n, d = x.shape
     estimate = estimate_affinities(n, d, dtype=x.dtype).total
-    if config.transform not in ("identity", "unit", "centred", "pca") and estimate > budget:
+    if config.transform.name not in _NARROW and estimate > budget:
         graph = 16 * n * config.k
         raise MemoryBudgetError(
             f"all of W for {n:,} items needs {format_bytes(estimate)}, more than {format_bytes(budget)}. Say what you "
             f"want of it: --want top-k ({format_bytes(graph)} for k={config.k}), --want blocks (W on disk), --want "
             "distances --items 0 1 2; or raise --budget."
         )
-    rows = make_transform(config.transform, reg=config.reg, n_iter=config.n_iter)(x).detach().cpu().numpy()
+    error = _marginal_error(x, config.transform)
+    rows = config.transform.build()(x).detach().cpu().numpy()
     if target.suffix.lower() == ".npy":
         buffer = io.BytesIO()
         np.save(buffer, rows, allow_pickle=False)
@@ -140,39 +150,70 @@ def _rows(
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_features(target, replace(features, features=np.ascontiguousarray(rows, dtype=np.float32)))
-    return {"shape": list(rows.shape), "estimate": estimate}
+    done: dict[str, Any] = {"shape": list(rows.shape), "estimate": estimate}
+    return done if error is None else {**done, "marginal_error": error}
 
 
-def _top_k(lazy: DensePlan, target: Path, config: TransformConfig, _: Progress | None) -> list[int]:
-    if config.k > lazy.n - 1:
-        raise ArgumentError(f"--k may be at most {lazy.n - 1} for {lazy.n} items. Got {config.k}.")
-    best = lazy.top_k(config.k)
+def _marginal_error(x: torch.Tensor, asked: NamedTransform) -> float | None:
+    """Largest relative error of a row sum of the plan behind W; columns sum to one after alternating sweeps."""
+    if asked.name not in ("bpa", "bpa-attn") or asked.values is not None or len(x) < 2:
+        return None
+    at, reg = _seen(x, asked)
+    plan = NamedTransform("bpa", reg=reg, solver=asked.solver, unscaled=True, diagonal=0.0).build()(at)
+    return float((plan.sum(dim=1) - 1).abs().max())
+
+
+def _seen(x: torch.Tensor, asked: NamedTransform) -> tuple[torch.Tensor, float]:
+    """The features that are balanced and the weight: for the rule, unit rows minus their mean and what it chooses."""
+    if asked.reg == "auto":
+        unit = unit_rows(x)
+        return unit - unit.mean(dim=0), float(choose_reg(x).reg)
+    assert asked.reg is not None  # noqa: S101 - bpa has one
+    return x, asked.reg
+
+
+def _fitted(x: torch.Tensor, asked: NamedTransform, budget: int | None) -> DensePlan:
+    at, reg = _seen(x, asked)
+    return DensePlan.fit(at, reg=reg, budget=budget, **_solving(asked.solver))
+
+
+def _solving(solver: Solver | None) -> dict[str, Any]:
+    """The solver in the words of the plan."""
+    if isinstance(solver, Converged):
+        return {"solver": "symmetric"} if solver.tol is None else {"solver": "symmetric", "tol": solver.tol}
+    return {"solver": "alternating", "n_iter": 5 if solver is None else solver.n}
+
+
+def _top_k(plan: DensePlan, target: Path, config: TransformConfig, _: Progress | None) -> list[int]:
+    if config.k > plan.n - 1:
+        raise ArgumentError(f"--k may be at most {plan.n - 1} for {plan.n} items. Got {config.k}.")
+    best = plan.top_k(config.k)
     order = best.indices.argsort(dim=1)
     buffer = io.BytesIO()
     np.savez_compressed(
         buffer,
         format=np.array(b"csr"),
-        shape=np.array([lazy.n, lazy.n], dtype=np.int64),
-        indptr=np.arange(0, config.k * lazy.n + 1, config.k, dtype=np.int64),
+        shape=np.array([plan.n, plan.n], dtype=np.int64),
+        indptr=np.arange(0, config.k * plan.n + 1, config.k, dtype=np.int64),
         indices=best.indices.gather(1, order).flatten().cpu().numpy(),
         data=best.values.gather(1, order).flatten().cpu().numpy(),
     )
     write_atomically(target, buffer.getvalue())
-    return [lazy.n, lazy.n]
+    return [plan.n, plan.n]
 
 
-def _blocks(lazy: DensePlan, target: Path, config: TransformConfig, tell: Progress | None) -> list[int]:
+def _blocks(plan: DensePlan, target: Path, config: TransformConfig, tell: Progress | None) -> list[int]:
     """Write W from the top, one block of rows at a time, beside the target; then put it in place."""
     partial = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "wb") as file:
-            header = {"descr": np.dtype(config.dtype).str, "fortran_order": False, "shape": (lazy.n, lazy.n)}
+            header = {"descr": np.dtype(config.dtype).str, "fortran_order": False, "shape": (plan.n, plan.n)}
             np.lib.format.write_array_header_1_0(file, header)
-            for rows, block in lazy.row_blocks():
+            for rows, block in plan.row_blocks():
                 file.write(np.ascontiguousarray(block.cpu().numpy()).data)
                 if tell is not None:
-                    tell(rows.stop, lazy.n)
+                    tell(rows.stop, plan.n)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, target)
@@ -183,15 +224,15 @@ def _blocks(lazy: DensePlan, target: Path, config: TransformConfig, tell: Progre
     finally:
         with suppress(OSError):
             partial.unlink()
-    return [lazy.n, lazy.n]
+    return [plan.n, plan.n]
 
 
-def _distances(lazy: DensePlan, target: Path, config: TransformConfig, _: Progress | None) -> list[int]:
-    if not config.items or not all(0 <= item < lazy.n for item in config.items):
+def _distances(plan: DensePlan, target: Path, config: TransformConfig, _: Progress | None) -> list[int]:
+    if not config.items or not all(0 <= item < plan.n for item in config.items):
         raise ArgumentError(
-            f"--want distances needs --items, positions from 0 to {lazy.n - 1}. Got {config.items}."
+            f"--want distances needs --items, positions from 0 to {plan.n - 1}. Got {config.items}."
         )
     buffer = io.BytesIO()
-    np.save(buffer, lazy.distances(list(config.items)).cpu().numpy(), allow_pickle=False)
+    np.save(buffer, plan.distances(list(config.items)).cpu().numpy(), allow_pickle=False)
     write_atomically(target, buffer.getvalue())
-    return [len(config.items), lazy.n]
+    return [len(config.items), plan.n]

@@ -12,9 +12,9 @@ from typing import Any
 from bpa.errors import ArgumentError
 from bpa.records import plain
 from bpa.solvers import Solver, Sweeps
-from bpa.transforms.names import PUBLISHED_REG, TRANSFORMS, NamedTransform, Reg, has_rule, uses_reg
+from bpa.transforms.names import FREE, PUBLISHED_REG, TRANSFORMS, NamedTransform, Reg, has_rule, uses_reg
 
-__all__ = ["Way", "labels", "said", "shared", "told_apart", "transforms_asked"]
+__all__ = ["FREE", "Way", "labels", "said", "shared", "told_apart", "transforms_asked"]
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,8 @@ def labels(ways: Sequence[Way]) -> list[str]:
     bare = {host for host in hosts if {r["transform"] for r in rows if r["host"] == host} == {"identity"}}
     if len(hosts) > 1:
         rows = [{k: v for k, v in row.items() if k != "transform" or row["host"] not in bare} for row in rows]
-    order = _order(rows)
-    several = {_aspect(key) for key in order if len(_seen(rows, key)) > 1}
-    return _tell(
-        rows, order, [{"transform", *(key for key in order if _aspect(key) in several)} for _ in rows]
-    )
+    order, differing = _order(rows), _differing(rows)
+    return _tell(rows, order, [{"transform", *differing} for _ in rows])
 
 
 def told_apart(rows: Sequence[Mapping[str, Any]], *, always: Sequence[str] = ()) -> list[str]:
@@ -181,7 +178,7 @@ def shared(ways: Sequence[Way]) -> list[str]:
     ['reg 0.1', '5 sweeps']
     """
     rows = [way.fields() for way in ways]
-    alike = (key for key in _order(rows) if key not in ("host", "transform") and len(_seen(rows, key)) == 1)
+    alike = (key for key in _order(rows) if key not in {"host", "transform", *_differing(rows)})
     return [said(key, next(row[key] for row in rows if key in row)) for key in alike]
 
 
@@ -244,7 +241,7 @@ def transforms_asked(
             f"reg='auto' is a rule for {known}, not for {', '.join(filter(uses_reg, names))}. Give a number, or leave "
             f"reg out for the published {PUBLISHED_REG}."
         )
-    out = [NamedTransform(name) for name in ("identity", "unit", "centred")] if baselines else []
+    out = [NamedTransform(name) for name in FREE] if baselines else []
     for text, name in zip(texts, names, strict=True):
         mine: Sequence[Reg | None] = (None,)
         if uses_reg(name):
@@ -270,9 +267,18 @@ def _aspect(key: str) -> str:
     return "solver" if key == "sweeps" else key
 
 
-def _seen(rows: Sequence[Mapping[str, Any]], key: str) -> set[str]:
-    """The different values of what a field is about."""
-    return {f"{k} {_canonical(v)}" for row in rows for k, v in row.items() if _aspect(k) == _aspect(key)}
+def _differing(rows: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Fields with two values, or that some have and others with the same host and transform have not."""
+    seen: dict[str, set[str]] = defaultdict(set)
+    holders: dict[tuple[Any, Any], list[set[str]]] = defaultdict(list)
+    for row in rows:
+        for key, value in row.items():
+            seen[_aspect(key)].add(f"{key} {_canonical(value)}")
+        holders[row.get("host"), row.get("transform")].append(set(map(_aspect, row)))
+    several = {aspect for aspect, values in seen.items() if len(values) > 1}
+    families = holders.values()
+    mixed = {aspect for each in families for aspect in each[0].union(*each) - each[0].intersection(*each)}
+    return {key for row in rows for key in row if _aspect(key) in several | mixed}
 
 
 def _canonical(value: Any) -> str:
@@ -304,6 +310,8 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     "n_clusters": lambda value: f"{value} clusters",
     "n_init": _counted("start"),
     "repeats": _counted("repeat"),
+    "device": lambda value: f"on {value}",
+    "dtype": str,
     "runs": _counted("run"),
     "share": lambda value: f"{value:.0%} of the items",
     "protocol": lambda value: f"{value} protocol",

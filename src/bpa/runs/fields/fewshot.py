@@ -27,7 +27,7 @@ from bpa.solvers import Sweeps
 from bpa.transforms.contract import SetTransform
 from bpa.transforms.names import NamedTransform
 
-__all__ = ["HOSTS", "FewShot", "FewShotTask", "fewshot_ways", "task_bytes", "variant_ways"]
+__all__ = ["HOSTS", "VARIANTS", "FewShot", "FewShotTask", "fewshot_ways", "task_bytes", "variant_ways"]
 
 BLOCK = 200
 """Tasks a journal line stands for."""

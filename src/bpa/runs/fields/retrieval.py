@@ -34,6 +34,7 @@ from bpa.transforms.names import NamedTransform, Reg
 
 __all__ = [
     "HOSTS",
+    "PRESETS",
     "PROTOCOLS",
     "Retrieval",
     "RetrievalTask",
@@ -179,6 +180,10 @@ class Retrieval:
 
     def task(self, asked: RetrievalTask) -> QueryGallery:
         """The task itself, drawn where there is something to draw."""
+        if asked.deleted == "camera" and self.given.cameras is None:
+            raise ArgumentError(
+                f"deleted='camera' needs the camera of every item; {self.given.source or 'this set'} has no cameras."
+            )
         if isinstance(self.given, QueryGallery):
             return self.given
         if self._drawn is None or self._drawn[0] != asked:
@@ -293,6 +298,10 @@ def draw_identities(
     -------
     QueryGallery
     """
+    if features.is_query is not None and not (n_identities is None and each is None):
+        raise ArgumentError(
+            f"{features.source or 'This set'} names its queries and is ranked whole. Leave out the size of a draw."
+        )
     if features.is_query is not None or features.labels is None:
         return QueryGallery.from_features(features)  # says what is missing
     generator = np.random.default_rng(seed)
