@@ -26,8 +26,8 @@ from bpa.metrics.clustering import clustering_scores
 from bpa.metrics.intervals import mean_interval, paired_difference
 from bpa.records import RunRecord
 from bpa.report.table import Table
-from bpa.runs.clustering import k_means
 from bpa.runs.environment import describe_environment
+from bpa.runs.fields.clustering import k_means
 from bpa.runs.store import RunStore, write_atomically
 from bpa.transforms.alternatives import CosineRows, RowSoftmax
 from bpa.transforms.contract import Identity, SetTransform
