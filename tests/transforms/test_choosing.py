@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 import bpa.transforms.choosing
-from bpa import BPA, balance, balanced_affinities
+from bpa import BPA, balance, balanced_affinities, choose_reg
 from bpa.cost import cosine_cost
 from bpa.errors import ArgumentError, NonFiniteError
-from bpa.transforms.choosing import LEAST_REG, MOST_REG, centred_cosines, choose_reg, standardise, weigh
+from bpa.kernels._standardise import standardise
+from bpa.kernels._weight import LEAST_REG, MOST_REG, centred_cosines, weigh
+from bpa.solvers import Converged
 
 FIELDS = ("reg", "evidence", "self_weight", "agreement", "share", "mean_cosine", "n_items")
 
@@ -129,7 +131,7 @@ def test_many_sets_in_chunks_are_the_sets_one_by_one(monkeypatch: pytest.MonkeyP
     mask = torch.ones(2, 3, 80, dtype=torch.bool)
     mask[1, 2, 50:] = False
     whole = balanced_affinities(x, reg="auto", mask=mask)
-    monkeypatch.setattr("bpa.transforms.functional._CHUNK_BYTES", 1)
+    monkeypatch.setattr("bpa.kernels._dense._CHUNK_BYTES", 1)
     torch.testing.assert_close(balanced_affinities(x, reg="auto", mask=mask), whole, rtol=0, atol=0)
 
 
@@ -260,7 +262,7 @@ def test_a_cost_matrix_is_as_good_as_the_features_behind_it() -> None:
 
 def test_the_converged_plan_is_near_the_swept_one() -> None:
     x = clusters(0)[0]
-    converged = balanced_affinities(x, reg="auto", solver="symmetric")
+    converged = balanced_affinities(x, reg="auto", solver=Converged())
     assert float((converged - balanced_affinities(x, reg="auto")).abs().max()) < 0.05
 
 
