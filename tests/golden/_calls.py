@@ -1,0 +1,665 @@
+"""The one place where the goldens touch the library: edit this file, and only this file, when a name moves.
+
+Every function takes plain inputs and the *golden spelling* of options (the spelling of commit f219ccd) and returns
+plain tensors, arrays and numbers under fixed names. What an option or a field is called in the library of the day is
+decided here; the stored files, `_entries` and `test_today` stay as they are. Imports are inside the functions, so that
+one name that has moved breaks one family of entries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Values = dict[str, Any]
+"""What a golden call returns: tensors, arrays and numbers by name."""
+
+
+def _numbers(record: Any, prefix: str = "", *, leave_out: tuple[str, ...] = ()) -> Values:
+    """The fields of a record that are numbers or arrays; absent values (None) and text are left out."""
+    fields = asdict(record) if is_dataclass(record) and not isinstance(record, type) else vars(record)
+    wanted = (bool, int, float, Tensor, np.ndarray, np.generic)
+    return {
+        f"{prefix}{key}": value
+        for key, value in fields.items()
+        if key not in leave_out and isinstance(value, wanted)
+    }
+
+
+# ---------------------------------------------------------------------------------------- W, costs, balance
+
+
+def affinities(x: Tensor, **options: Any) -> Tensor:
+    """W of a set or a batch of sets, by the function."""
+    from bpa import balanced_affinities
+
+    return balanced_affinities(x, **options)
+
+
+def affinity_layer(x: Tensor, *, mask: Tensor | None = None, **options: Any) -> Tensor:
+    """W of a set or a batch of sets, by the module."""
+    from bpa import BPA
+
+    return BPA(**options)(x, mask=mask)
+
+
+def attention(
+    x: Tensor,
+    *,
+    values: Tensor | None = None,
+    mask: Tensor | None = None,
+    support_labels: Tensor | None = None,
+    **options: Any,
+) -> Tensor:
+    """W V, by the module."""
+    from bpa import BPAAttention
+
+    return BPAAttention(**options)(x, values=values, mask=mask, support_labels=support_labels)
+
+
+def balanced(cost: Tensor, **options: Any) -> Values:
+    """The plan of given costs, its potentials and its report; ``converged`` is absent where no tolerance was asked."""
+    from bpa import balance
+
+    found = balance(cost, **options)
+    out = {
+        "plan": found.plan,
+        "log_u": found.log_u,
+        "log_v": found.log_v,
+        "n_iter": found.n_iter,
+        "marginal_error": found.marginal_error,
+    }
+    return out if found.converged is None else {**out, "converged": found.converged}
+
+
+def matching(cost: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The plan without entropy."""
+    from bpa import exact_matching
+
+    return exact_matching(cost, mask=mask)
+
+
+def pairwise_costs(kind: str, x: Tensor, y: Tensor | None = None) -> Tensor:
+    """Costs between two sets: "cosine" or "sqeuclidean"."""
+    from bpa.cost import cosine_cost, sqeuclidean_cost
+
+    return {"cosine": cosine_cost, "sqeuclidean": sqeuclidean_cost}[kind](x, y)
+
+
+def rectangular_balance(
+    log_kernel: Tensor, log_row: Tensor | None, log_col: Tensor | None, n_iter: int
+) -> Values:
+    """The plan of any kernel with any marginals."""
+    from bpa.solvers import sinkhorn
+
+    found = sinkhorn(log_kernel, log_row, log_col, n_iter=n_iter)
+    return {
+        "plan": found.plan,
+        "log_u": found.log_u,
+        "log_v": found.log_v,
+        "marginal_error": found.marginal_error,
+    }
+
+
+def chosen_weight(x: Tensor, mask: Tensor | None = None) -> Values:
+    """Every field of what reg="auto" chooses for a set."""
+    from bpa import choose_reg
+
+    found = choose_reg(x, mask=mask)
+    names = ("reg", "evidence", "self_weight", "agreement", "share", "mean_cosine", "n_items", "plain_reg")
+    return {name: getattr(found, name) for name in names}
+
+
+def diagnosis(x: Tensor, reg: float | None = None) -> Values:
+    """What the library says about a set before it is transformed."""
+    from bpa import diagnose
+
+    found = diagnose(x) if reg is None else diagnose(x, reg=reg)
+    verdicts = ("likely helps", "neutral", "likely hurts")
+    names = (
+        "perplexity", "second_eigenvalue", "hubness_before", "hubness_after", "marginal_error", "products", "nearness",
+        "cloud_nearness", "tightness",
+    )  # fmt: skip
+    return {name: getattr(found, name) for name in names} | {"verdict": verdicts.index(found.verdict)}
+
+
+def named_transform(
+    name: str, x: Tensor, *, mask: Tensor | None = None, reg: float | str = 0.1, n_iter: int | None = None
+) -> Tensor:
+    """A transform by the name that commands and configurations use."""
+    return _transform(name, reg=reg, n_iter=n_iter)(x, mask=mask)
+
+
+def _transform(name: str, *, reg: float | str = 0.1, n_iter: int | None = None) -> Any:
+    from bpa.transforms.names import make_transform
+
+    return make_transform(name, reg=reg, n_iter=n_iter)
+
+
+# ---------------------------------------------------------------------------------------- converged plans
+
+
+def lazy_plan(x: Tensor, new: Tensor, *, i: list[int], j: list[int], k: int = 6, **options: Any) -> Values:
+    """A set balanced once and asked later: everything the dense plan answers."""
+    from bpa.plans.dense import DensePlan
+
+    plan = DensePlan.fit(x, **options)
+    best = plan.top_k(k)
+    out = {
+        "rows": plan.rows(i),
+        "dense": plan.dense(),
+        "top": best.values,
+        "top_index": best.indices,
+        "log_u": plan.log_u,
+        "log_v": plan.log_v,
+        "scale": plan.scale,
+        "late": plan.transform(new),
+        "late_as_strangers": plan.transform(new, recognise=False),
+        "late_columns": plan.columns(new),
+    }
+    for metric in ("euclidean", "sqeuclidean", "cosine"):
+        out[f"distances_{metric}"] = plan.distances(i, metric=metric)
+        out[f"distances_{metric}_to"] = plan.distances(i, j, metric=metric)
+    return out | _numbers(plan.report, "report_", leave_out=("bytes_estimated",))
+
+
+def sparse_plan(
+    x: Tensor, new: Tensor, *, i: list[int], j: list[int], late_lists: Tensor | None = None, **options: Any
+) -> Values:
+    """A set balanced on its neighbour graph and asked later."""
+    from bpa.plans.graph import GraphPlan
+
+    plan = GraphPlan.fit(x, **options)
+    out = {
+        "rows": plan.rows(i).to_dense(),
+        "matrix": plan.matrix().to_dense(),
+        "row_start": plan.crow,
+        "column": plan.col,
+        "values": plan.values,
+        "log_u": plan.log_u,
+        "scale": plan.scale,
+        "late": plan.transform(new).to_dense(),
+        "late_as_strangers": plan.transform(new, recognise=False).to_dense(),
+    }
+    if late_lists is not None:
+        out["late_from_lists"] = plan.transform(new, neighbours=late_lists).to_dense()
+    for metric in ("euclidean", "sqeuclidean", "cosine"):
+        out[f"distances_{metric}"] = plan.distances(i, metric=metric)
+        out[f"distances_{metric}_to"] = plan.distances(i, j, metric=metric)
+    return out | _numbers(plan.report, "report_", leave_out=("bytes_estimated",))
+
+
+def neighbour_search(x: Tensor, k: int, *, y: Tensor | None = None, cost: str = "cosine") -> Values:
+    """Exact nearest neighbours and their costs."""
+    from bpa.plans.graph import nearest_neighbours
+
+    found = nearest_neighbours(x, k, y=y, cost=cost)
+    return {"index": found.indices, "cost": found.costs}
+
+
+def sharded_plan(x: Tensor, **options: Any) -> Values:
+    """The affinities of a set that is spread over processes; here over one."""
+    from bpa.plans.sharded import sharded_affinities
+
+    with _one_rank():
+        found = sharded_affinities(x, **options)
+    return {
+        "w": found.affinity,
+        "log_u": found.log_u,
+        "log_v": found.log_v,
+        "scale": found.scale,
+        "n_iter": found.n_iter,
+        "marginal_error": found.marginal_error,
+    }
+
+
+def sharded_gradient(x: Tensor, weights: Tensor, **options: Any) -> Values:
+    """The same, differentiated: gradient of the sum of W times ``weights``."""
+    from bpa.plans.sharded import sharded_affinities
+
+    x = x.clone().requires_grad_()
+    with _one_rank():
+        (sharded_affinities(x, **options).affinity * weights).sum().backward()
+    return {"gradient": x.grad}
+
+
+@contextlib.contextmanager
+def _one_rank() -> Iterator[None]:
+    import torch.distributed as dist
+
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
+
+
+# ---------------------------------------------------------------------------------------- estimators
+
+
+def transformer(x: np.ndarray, new: np.ndarray, **options: Any) -> Values:
+    """Rows of fitted and of new items, by the scikit-learn transformer."""
+    from bpa.estimators.transformer import BPATransformer
+
+    fitted = BPATransformer(**options).fit(x)
+    return {
+        "fitted_rows": fitted.transform(x),
+        "late": fitted.transform(new),
+        "potential": fitted.potential_,
+        "scale": fitted.scale_,
+        "reg": fitted.reg_,
+        "item_of_sample": fitted.item_of_sample_,
+        "n_iter": fitted.n_iter_,
+        "marginal_error": fitted.marginal_error_,
+        "converged": fitted.converged_,
+    }
+
+
+def clusterer(x: np.ndarray, new: np.ndarray, n_clusters: int, **options: Any) -> Values:
+    """Clusters of fitted and of new items, by the scikit-learn clusterer."""
+    from bpa.estimators.clusterer import BPAClusterer
+
+    fitted = BPAClusterer(n_clusters, random_state=0, n_init=3, **options).fit(x)
+    out = {"labels": fitted.labels_, "predictions": fitted.predict(new), "inertia": fitted.inertia_}
+    return out | ({"eigenvalues": fitted.eigenvalues_} if options["method"] == "spectral" else {})
+
+
+# ---------------------------------------------------------------------------------------- retrieval
+
+
+def _comparison(rows: Any) -> Any:
+    """("cosine", 50, None) → the library's way to compare rows: measure, largest entries kept, graph neighbours."""
+    from bpa.hosts.retrieval import RowComparison
+
+    measure, top, neighbours = rows
+    return RowComparison(measure=measure, top=top, neighbours=neighbours)
+
+
+def gallery(
+    items: Tensor,
+    query: Tensor,
+    new: Tensor,
+    candidates: Tensor,
+    *,
+    rows: tuple[str, int | None, int | None],
+    bank: Tensor | None = None,
+    **options: Any,
+) -> Values:
+    """Everything a gallery that was balanced once answers to queries, to late items and to a vector search."""
+    from bpa.hosts.retrieval import Gallery, rerank
+
+    if isinstance(options.get("storage"), str):
+        options["storage"] = getattr(torch, options["storage"])
+    fitted = Gallery.fit(items, bank, rows=_comparison(rows), **options)
+    index, near = fitted.search(query, shortlist=20, top=8)
+    mixed = candidates.clone()
+    mixed[:, 0] = -1
+    vectors = items[candidates].clone()
+    vectors[:, 0] = new[0]
+    out = {
+        "distances": fitted.distances(query),
+        "distances_of_one": fitted.distances(query[:1]),
+        "distances_of_candidates": fitted.distances(query, candidates),
+        "search_index": index,
+        "search_distances": near,
+        "shortlist": fitted.shortlist(query, 7),
+        "distances_to_new": fitted.distances_to_new(query[:4], new),
+        "fitted_distances": fitted.fitted_distances(torch.tensor([0, 5, 9])),
+        "fitted_distances_to": fitted.fitted_distances(torch.tensor([0, 5, 9]), torch.tensor([5, 1, 2, 30])),
+        "row": fitted.row(query[:4]),
+        "potentials": fitted.potentials,
+        "reg": fitted.reg,
+        "rerank_scores": rerank(query[:3], candidates[:3], None, fitted),
+        "rerank_scores_with_new": rerank(query[:3], mixed[:3], vectors[:3], fitted),
+    }
+    if bank is None:
+        grown = fitted.add(new)
+        out["grown_distances"] = grown.distances(query)
+        out["grown_potentials"] = grown.potentials
+    return out
+
+
+def gallery_from_file(
+    items: Tensor, query: Tensor, *, rows: tuple[str, int | None, int | None], **options: Any
+) -> Values:
+    """What a gallery answers after it was written to a file and read again."""
+    from bpa.hosts.retrieval import Gallery
+
+    with tempfile.TemporaryDirectory() as folder:
+        Gallery.fit(items, rows=_comparison(rows), **options).save(Path(folder) / "gallery.npz")
+        fitted = Gallery.load(Path(folder) / "gallery.npz")
+    return {"distances": fitted.distances(query), "potentials": fitted.potentials}
+
+
+def ranking(
+    query: Tensor, items: Tensor | None, *, rows: tuple[str, int | None, int | None], **options: Any
+) -> Values:
+    """Distances of queries to a gallery, their order, and the diagnostics of the ranking."""
+    from bpa.hosts.retrieval import rank
+
+    if isinstance(options.get("storage"), str):
+        options["storage"] = getattr(torch, options["storage"])
+    found = rank(query, items, rows=_comparison(rows), **options)
+    order, _ = found.top(found.distances.shape[1])
+    return {"distances": found.distances, "order": order} | _numbers(found.diagnostics, "diagnostics_")
+
+
+def balanced_source(
+    x: Tensor, n_query: int, *, rows: tuple[str, int | None, int | None], **options: Any
+) -> Values:
+    """Re-ranking in the space of balanced rows: the neighbours of that space, and the re-ranked distances."""
+    from bpa.hosts.retrieval import KReciprocal, row_source
+
+    source = row_source(x, rows=_comparison(rows), **options)
+    near = source.neighbours(6, self_first=True)
+    again = KReciprocal.fit(source, n_query, k1=8, k2=3)
+    return {
+        "neighbour_distances": near.squared,
+        "largest": near.largest,
+        "rows": source.rows(2, 5),
+        "reranked": again.distances(),
+    }
+
+
+def k_reciprocal_distances(
+    x: Tensor | None, n_query: int, *, lists: Any = None, distances: Tensor | None = None, **options: Any
+) -> Values:
+    """Distances after k-reciprocal re-ranking, from features, from all distances, or from neighbour lists."""
+    from bpa.hosts.retrieval import k_reciprocal
+
+    found = k_reciprocal(x, n_query, lists=lists, distances=distances, **options)
+    index, near = found.top(5)
+    return {"distances": found.distances(), "order": index, "order_distances": near}
+
+
+def ranker(
+    name: str, query: Tensor, items: Tensor | None = None, bank: Tensor | None = None, **options: Any
+) -> Values:
+    """Scores of a ranker by name, higher is better, as distances."""
+    from bpa.hosts.retrieval import rankers
+
+    empirical = {"mutual-proximity-empirical": rankers.mutual_proximity_empirical}
+    function = (rankers.RANKERS | empirical)[name]
+    return {"distances": -function(query, items, bank, **options)}
+
+
+def ranker_names() -> list[str]:
+    """The names of the rankers that commands know."""
+    from bpa.hosts.retrieval import RANKERS
+
+    return sorted(RANKERS)
+
+
+def compared_rows(left: Tensor, right: Tensor, measure: str, top: int | None = None) -> Tensor:
+    """Distances between rows; with ``top``, of rows cut to their largest entries (right rows are the whole set)."""
+    from bpa.plans.comparison import compare_dense, compare_sparse, truncate
+
+    if top is None:
+        return compare_dense(left, right, measure)
+    n = right.shape[1]
+    hidden = right.clone().fill_diagonal_(-1)
+    best = torch.topk(hidden, top, dim=1)
+    rows = truncate(best.values, best.indices, torch.arange(n), n)
+    return compare_sparse(rows.slice(0, len(left)), rows, measure)
+
+
+def item_neighbours(x: Tensor, k: int, *, self_first: bool) -> Values:
+    """Neighbours of every item by the squared distance, exactly and with ties by position."""
+    from bpa.plans.neighbours import FeatureSource
+
+    source = FeatureSource(x)
+    found = source.neighbours(k, self_first=self_first)
+    pairs = source.pairs(torch.tensor([0, 1, 2]), torch.tensor([3, 1, 7]))
+    return {"index": found.index, "squared": found.squared, "largest": found.largest, "pairs": pairs}
+
+
+def smallest_entries(values: Tensor, k: int) -> Values:
+    """The k smallest of every row, ties by position."""
+    from bpa.plans.neighbours import smallest
+
+    found, index = smallest(values, k)
+    return {"values": found, "index": index}
+
+
+# ---------------------------------------------------------------------------------------- metrics
+
+
+def retrieval_metrics(
+    distances: np.ndarray,
+    query_ids: np.ndarray,
+    gallery_ids: np.ndarray,
+    query_cameras: np.ndarray | None = None,
+    gallery_cameras: np.ndarray | None = None,
+    **options: Any,
+) -> Values:
+    """Scores of a ranking."""
+    from bpa.metrics.retrieval import evaluate_ranking
+
+    found = evaluate_ranking(distances, query_ids, gallery_ids, query_cameras, gallery_cameras, **options)
+    return _numbers(found)
+
+
+def list_metrics(
+    ranked: np.ndarray, query_ids: np.ndarray, gallery_ids: np.ndarray, **options: Any
+) -> Values:
+    """Scores of lists of gallery positions."""
+    from bpa.metrics.retrieval import evaluate_lists
+
+    return _numbers(evaluate_lists(ranked, query_ids, gallery_ids, **options))
+
+
+def hubness_numbers(distances: np.ndarray, k: int = 10, self_index: np.ndarray | None = None) -> Values:
+    """How unevenly gallery items appear in top lists."""
+    from bpa.metrics.hubness import hubness
+
+    return _numbers(hubness(distances, k=k, self_index=self_index))
+
+
+def clustering_metrics(true: np.ndarray, found: np.ndarray, nmi_average: str) -> Values:
+    """Scores of a clustering."""
+    from bpa.metrics.clustering import clustering_scores
+
+    return _numbers(clustering_scores(true, found, nmi_average=nmi_average))
+
+
+def interval(values: np.ndarray, other: np.ndarray | None = None) -> Values:
+    """Mean and half width of the 95 % interval, of values or of paired differences."""
+    from bpa.metrics.intervals import mean_interval, paired_difference
+
+    return _numbers(mean_interval(values) if other is None else paired_difference(values, other))
+
+
+# ---------------------------------------------------------------------------------------- few-shot hosts
+
+
+def few_shot(
+    host: str,
+    support: Tensor,
+    support_labels: Tensor,
+    query: Tensor,
+    *,
+    transform: str = "identity",
+    reg: float | str = 0.1,
+    variant: str | None = None,
+    **options: Any,
+) -> Values:
+    """Scores and labels of a host by name; ``transform`` by name; ``variant`` is a published setting of PT-MAP.
+
+    "bpa-module" is the plain module; "bpa" is the one by name, which PT-MAP may hand inner products to.
+    """
+    from bpa import BPA
+    from bpa.hosts import fewshot
+
+    chosen = BPA(reg=reg) if transform == "bpa-module" else _transform(transform, reg=reg)  # type: ignore[arg-type]
+    function = {"protonet": fewshot.protonet, "pmf": fewshot.pmf, "ptmap": fewshot.ptmap}[host]
+    settings = {} if variant is None else dict(fewshot.VARIANTS[variant])
+    found = function(support, support_labels, query, transform=chosen, **{**settings, **options})
+    out = {"scores": found.scores, "labels": found.labels}
+    if host != "ptmap":
+        return out
+    return out | {"class_mass": found.class_mass, "n_iter": found.n_iter, "converged": found.converged}
+
+
+def ptmap_variants() -> dict[str, dict[str, Any]]:
+    """The published settings of PT-MAP, by name."""
+    from bpa.hosts.fewshot import VARIANTS
+
+    return {name: dict(settings) for name, settings in VARIANTS.items()}
+
+
+def soft_assignment(logits: Tensor, mass: Tensor, **options: Any) -> Values:
+    """Queries assigned to classes of prescribed mass."""
+    from bpa.hosts.fewshot import assign
+
+    found = assign(logits, mass, **options)
+    names = ("log_plan", "shift", "n_iter", "marginal_error", "converged")
+    return {name: getattr(found, name) for name in names}
+
+
+def powered_features(x: Tensor, **options: Any) -> Tensor:
+    """Features with a less skewed distribution: PT-MAP's first step."""
+    from bpa.hosts.fewshot import powered
+
+    return powered(x, **options)
+
+
+# ---------------------------------------------------------------------------------------- clustering hosts
+
+
+def pseudo_labels(probabilities: Tensor, embedding: Tensor, n_confident: int, n_labelled: int) -> Values:
+    """What one head of SPICE teaches itself in one round."""
+    from bpa.hosts.clustering.spice import prototype_pseudo_labels
+
+    found = prototype_pseudo_labels(probabilities, embedding, n_confident=n_confident, n_labelled=n_labelled)
+    return {"indices": found.indices, "labels": found.labels, "prototypes": found.prototypes}
+
+
+def double_softmax(probabilities: Tensor, labels: Tensor) -> Values:
+    """The loss of SPICE and its smallest value."""
+    from bpa.hosts.clustering.spice import double_softmax_floor, double_softmax_loss
+
+    return {
+        "loss": double_softmax_loss(probabilities, labels),
+        "floor": double_softmax_floor(probabilities.shape[1]),
+    }
+
+
+def reliable(probabilities: Tensor, features: Tensor, **options: Any) -> Values:
+    """Labels worth training another network on."""
+    from bpa.hosts.clustering.spice import reliable_labels
+
+    found = reliable_labels(probabilities, features, **options)
+    return {"labels": found.labels, "n_agreeing": found.n_agreeing}
+
+
+def embedding_signs(features: Tensor, n_neighbours: int) -> Values:
+    """How collapsed and how hubby features are."""
+    from bpa.hosts.clustering.spice import embedding_diagnostics
+
+    return _numbers(embedding_diagnostics(features, n_neighbours=n_neighbours))
+
+
+def spice_heads(
+    features: Tensor, weak: Tensor, strong: Tensor, *, transform: str, reg: float, seed: int, **settings: Any
+) -> Values:
+    """Clustering heads trained on their own pseudo-labels."""
+    from bpa.hosts.clustering.spice import SpiceSettings, train_clustering_heads
+
+    found = train_clustering_heads(
+        features, weak, strong, SpiceSettings(**settings), transform=_transform(transform, reg=reg), seed=seed
+    )
+    return {
+        "labels": found.labels,
+        "probabilities": found.probabilities,
+        "selected_head": found.selected_head,
+        "selected_epoch": found.selected_epoch,
+        "loss": found.loss,
+        "losses": np.array(found.losses),
+    }
+
+
+def k_means_clusters(rows: np.ndarray, n_clusters: int, *, n_init: int, seed: int) -> Values:
+    """k-means as every clustering study runs it."""
+    from bpa.runs.clustering import k_means
+
+    labels, inertia = k_means(rows, n_clusters, n_init=n_init, seed=seed)
+    return {"labels": labels, "inertia": inertia}
+
+
+def spectral_products(affinity: np.ndarray, n_components: int, *, seed: int) -> np.ndarray:
+    """Inner products of the rows of spectral clustering, which do not depend on the signs of eigenvectors."""
+    from bpa.runs.clustering import spectral_rows
+
+    rows = spectral_rows(affinity, n_components, seed=seed)
+    return rows @ rows.T
+
+
+def sphere_study(columns: tuple[str, ...], **settings: Any) -> list[dict[str, Any]]:
+    """A small grid of the study of clusters on the sphere, one record a cell."""
+    from bpa.runs.clustering_studies import SphereConfig, run_sphere
+
+    return [_as_then(record) for record in run_sphere(SphereConfig(columns=columns, **settings))]
+
+
+# ---------------------------------------------------------------------------------------- runs
+
+
+def run_command(words: list[str], out: Path) -> list[dict[str, Any]]:
+    """Run one command line with ``--out`` and return the records it left, as commit f219ccd wrote them.
+
+    ``words`` are the golden spelling of the command line: verb, feature file, flags.
+    """
+    from bpa.cli.main import main
+
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+        code = main([*words, "--out", str(out)])
+    if code != 0:
+        raise AssertionError(f"the command ended with {code}: {said.getvalue()}")
+    return read_records(out)
+
+
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """The records of a folder, as commit f219ccd wrote them; the library has to read its own of that commit, too."""
+    from bpa.runs.store import RunStore
+
+    return [_as_then(record) for record in RunStore(folder).records()]
+
+
+def _as_then(record: Any) -> dict[str, Any]:
+    """One record of the library as the JSON object that commit f219ccd wrote: study, config, data, values, summary.
+
+    What is compared is told by `_records`: the label it makes of ``study`` and ``config``, the ``values`` by their
+    keys of then, and the numbers of ``summary``.
+    """
+    whole: dict[str, Any] = json.loads(record.to_json(seconds=False))
+    return whole
+
+
+# ---------------------------------------------------------------------------------------- data drawn by the library
+
+
+def drawn_tasks(features: np.ndarray, labels: np.ndarray, **options: Any) -> Values:
+    """The rows of few-shot tasks that a protocol draws."""
+    from bpa.data.episodes import draw_tasks
+    from bpa.records import FeatureSet
+
+    found = draw_tasks(FeatureSet(features.astype(np.float32), labels), **options)
+    return _numbers(found)
+
+
+def sphere_points(dim: int, noise: float, **options: Any) -> np.ndarray:
+    """The points of the study of clusters on the sphere."""
+    from bpa.data.synthetic import sphere_clusters
+
+    return sphere_clusters(dim, noise, **options).features
