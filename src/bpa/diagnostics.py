@@ -23,7 +23,7 @@ from torch import Tensor
 from bpa._checks import check_features, check_finite
 from bpa.cost import unit_rows
 from bpa.errors import ConvergenceWarning, ShapeError
-from bpa.metrics.hubness import hubness
+from bpa.metrics.hubs import hubness
 from bpa.transforms.choosing import AutoReg, centred_cosines, choose_reg
 from bpa.transforms.functional import balance, balanced_affinities
 
