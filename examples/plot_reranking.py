@@ -15,7 +15,7 @@ import torch
 from bpa import balanced_affinities
 from bpa.cost import cosine_cost
 from bpa.data import embedded_sketches
-from bpa.metrics.retrieval import evaluate_ranking
+from bpa.metrics import evaluate_ranking
 from bpa.plans.dense import DensePlan
 
 sketches = embedded_sketches()

@@ -11,7 +11,7 @@ import bpa
 
 SOURCE = Path(bpa.__file__).resolve().parent
 
-FOUNDATION = ("errors", "_extras", "_blocks", "_checks", "records", "memory")
+FOUNDATION = ("errors", "_extras", "_blocks", "_checks", "_words", "records", "memory")
 """What every room may look at; each file of it sees the ones before."""
 
 ROOMS: dict[str, tuple[str, ...]] = {

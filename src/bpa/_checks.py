@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -101,12 +103,94 @@ def check_positive(value: object, *, argument: str, function: str) -> None:
         )
 
 
-def check_count(value: object, *, argument: str, function: str, minimum: int = 1) -> None:
-    """A whole number of at least ``minimum``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+@overload
+def check_reg(value: object, *, function: str, auto: Literal[False]) -> float: ...
+@overload
+def check_reg(value: object, *, function: str, auto: bool) -> float | Literal["auto"]: ...
+def check_reg(value: object, *, function: str, auto: bool) -> float | Literal["auto"]:
+    """An entropy weight as a number, or ``"auto"`` (written in any case) where ``auto`` says that the rule is offered.
+
+    Examples
+    --------
+    >>> check_reg(1, function="rank", auto=True), check_reg("Auto", function="rank", auto=True)
+    (1.0, 'auto')
+    """
+    if isinstance(value, str):
+        if value.strip().lower() != "auto":
+            wanted = "a finite number above 0, or 'auto'" if auto else "a finite number above 0"
+            raise ArgumentError(f"The 'reg' parameter of {function} must be {wanted}. Got {value!r}.")
+        if not auto:
+            raise ArgumentError(
+                f"The 'reg' parameter of {function} must be a finite number above 0. Got 'auto', a rule for BPA on "
+                f"features; bpa.choose_reg(x) says which number it takes for yours."
+            )
+        return "auto"
+    check_positive(value, argument="reg", function=function)
+    return float(value)  # type: ignore[arg-type]  # a real number, checked above
+
+
+def check_count(
+    value: object, *, argument: str, function: str, minimum: int = 1, maximum: int | None = None
+) -> None:
+    """A whole number of at least ``minimum``, and at most ``maximum`` where there is one."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, Integral)
+        or int(value) < minimum
+        or (maximum is not None and int(value) > maximum)
+    ):
+        wanted = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise ArgumentError(
-            f"The {argument!r} parameter of {function} must be a whole number of at least {minimum}. "
-            f"Got {value!r}."
+            f"The {argument!r} parameter of {function} must be a whole number {wanted}. Got {value!r}."
+        )
+
+
+def check_interval(value: object, interval: str, *, argument: str, function: str) -> None:
+    """A real number inside an interval written as in mathematics: ``"(0, 1]"`` leaves 0 out and lets 1 in.
+
+    Examples
+    --------
+    >>> check_interval(1.5, "[0, 1]", argument="step", function="ptmap")
+    Traceback (most recent call last):
+    ...
+    bpa.errors.ArgumentError: The 'step' parameter of ptmap must lie in [0, 1]. Got 1.5.
+    """
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    above = number >= low if interval[0] == "[" else number > low
+    below = number <= high if interval[-1] == "]" else number < high
+    if not (above and below):
+        raise ArgumentError(
+            f"The {argument!r} parameter of {function} must lie in {interval}. Got {value!r}."
+        )
+
+
+def check_shape(
+    shape: Sequence[int], wanted: tuple[int | str, ...], *, argument: str, function: str, way_out: str = ""
+) -> None:
+    """A shape as docstrings write it: numbers are meant exactly, names are any size of at least one.
+
+    A leading ``"..."`` stands for any number of sizes. ``way_out`` is the sentence after "Got …".
+
+    Examples
+    --------
+    >>> check_shape((4, 2, 3), ("...", "n", 3), argument="x", function="f")
+    >>> check_shape((2, 5), ("n", 3), argument="x", function="f")
+    Traceback (most recent call last):
+    ...
+    bpa.errors.ShapeError: The 'x' parameter of f must have shape (n, 3). Got (2, 5).
+    """
+    last = wanted[1:] if wanted[0] == "..." else wanted
+    fits = len(shape) >= len(last) if wanted[0] == "..." else len(shape) == len(last)
+    sizes = tuple(shape)[len(shape) - len(last) :]
+    if not fits or not all(
+        have >= 1 if isinstance(want, str) else have == want for have, want in zip(sizes, last, strict=True)
+    ):
+        listed = ", ".join(map(str, wanted)) + ("," if len(wanted) == 1 else "")
+        empty = " and no empty side" if 0 in sizes else ""
+        raise ShapeError(
+            f"The {argument!r} parameter of {function} must have shape ({listed}){empty}. Got {tuple(shape)}."
+            f"{' ' + way_out if way_out else ''}"
         )
 
 

@@ -24,7 +24,7 @@ from bpa._checks import check_features, check_finite
 from bpa.cost import unit_rows
 from bpa.errors import ConvergenceWarning, ShapeError
 from bpa.kernels._weight import centred_cosines
-from bpa.metrics.hubness import hubness
+from bpa.metrics.hubs import hubness
 from bpa.solvers import Converged
 from bpa.transforms.choosing import AutoReg, choose_reg
 from bpa.transforms.functional import balance, balanced_affinities

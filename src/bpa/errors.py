@@ -5,7 +5,8 @@
     BPAError (Exception)
     ├── ArgumentError (BPAError, ValueError)      a value that cannot be used
     │   ├── ShapeError                            … because of its shape
-    │   └── NonFiniteError                        … because it holds NaN or Inf
+    │   ├── NonFiniteError                        … because it holds NaN or Inf
+    │   └── UnknownArgumentError (…, TypeError)   a parameter that does not exist; names the one that does
     ├── DTypeError (BPAError, TypeError)          the wrong kind of object or number
     ├── FileError (BPAError, ValueError)          a file that cannot be read, or must not be
     │   └── UnsafeFileError                       … because reading it would run what it says
@@ -32,6 +33,10 @@ class ShapeError(ArgumentError):
 
 class NonFiniteError(ArgumentError):
     """An argument holds NaN or Inf."""
+
+
+class UnknownArgumentError(ArgumentError, TypeError):
+    """A function was given a keyword it does not have; the message says what the word is here."""
 
 
 class DTypeError(BPAError, TypeError):

@@ -21,6 +21,7 @@ from bpa.cli.main import VERBS, build_app, main
 from bpa.data.features import read_features, write_features
 from bpa.memory import estimate_affinities
 from bpa.records import FeatureSet
+from bpa.solvers import Sweeps
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from bpa import balanced_affinities, choose_reg
 from bpa.errors import ArgumentError
 from bpa.estimators.transformer import BPATransformer
+from bpa.solvers import Converged
 
 
 def draw(noise: float = 1.0, seed: int = 0) -> np.ndarray:

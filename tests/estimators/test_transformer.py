@@ -18,6 +18,7 @@ from bpa import ConvergenceWarning, balanced_affinities
 from bpa.cost import cosine_cost
 from bpa.errors import ArgumentError
 from bpa.estimators.transformer import BPATransformer
+from bpa.solvers import Converged
 
 
 @parametrize_with_checks(

@@ -473,7 +473,7 @@ def list_metrics(
 
 def hubness_numbers(distances: np.ndarray, k: int = 10, self_index: np.ndarray | None = None) -> Values:
     """How unevenly gallery items appear in top lists."""
-    from bpa.metrics.hubness import hubness
+    from bpa.metrics.hubs import hubness
 
     return _numbers(hubness(distances, k=k, self_index=self_index))
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpa.errors import ArgumentError, NonFiniteError, ShapeError
-from bpa.metrics.hubness import hubness, nearest
+from bpa.metrics.hubs import hubness, nearest
 from bpa.metrics.retrieval import evaluate_lists, evaluate_ranking
 from bpa.records import FeatureSet, QueryGallery
 
@@ -33,15 +33,18 @@ def one_query(relevance, **options):
     return evaluate_ranking([distances], [1], np.where(relevance == 1, 1, 2), **options)
 
 
-def slow(distances, qi, gi, qc, gc, junk=-1):
+def slow(distances, qi, gi, qc, gc, junk=-1, deleted="identity-camera", own=None):
     """Finite-sum AP, first rank and INP with explicit lists and a Python sort."""
     out = []
     for q in range(len(qi)):
-        keep = [
-            j
-            for j in range(len(gi))
-            if gi[j] != junk and not (qc is not None and gi[j] == qi[q] and gc[j] == qc[q])
-        ]
+        keep = []
+        for j in range(len(gi)):
+            same_camera = qc is not None and gc[j] == qc[q]
+            if gi[j] == junk or (own is not None and own[q] == j):
+                continue
+            if same_camera and (deleted == "camera" or gi[j] == qi[q]):
+                continue
+            keep.append(j)
         keep.sort(key=lambda j: (distances[q][j], j))
         rel = [int(gi[j] == qi[q]) for j in keep]
         if not sum(rel):
@@ -53,7 +56,7 @@ def slow(distances, qi, gi, qc, gc, junk=-1):
     return np.array(out)
 
 
-def test_golden_case_deletes_junk_and_same_camera_before_counting_ranks():
+def test_golden_case_deletes_junk_and_same_identity_and_camera_before_counting_ranks():
     scores = evaluate_ranking(GOLDEN_DISTANCES, **GOLDEN)
     np.testing.assert_allclose(scores.average_precision, [0.45, 0.50], rtol=1e-12)
     assert scores.mean_ap == pytest.approx(0.475, abs=1e-12)
@@ -63,6 +66,50 @@ def test_golden_case_deletes_junk_and_same_camera_before_counting_ranks():
     assert trapezoid.definition == "trapezoid"
     assert evaluate_ranking(GOLDEN_DISTANCES, **GOLDEN, junk_id=None).mean_ap == pytest.approx(
         0.458333, abs=1e-6
+    )
+
+
+def test_a_camera_deletes_its_own_items_of_the_identity_or_all_of_its_items():
+    # a query of person 1 at camera 0; in rank order: person 2 at camera 0, person 1 at 0, person 2 at 1, person 1 at 1
+    task = {
+        "query_ids": [1],
+        "gallery_ids": [2, 1, 2, 1],
+        "query_cameras": [0],
+        "gallery_cameras": [0, 0, 1, 1],
+    }
+    distances = [[0.1, 0.2, 0.3, 0.4]]
+    person = evaluate_ranking(distances, **task)
+    assert (person.deleted, person.first_rank.tolist(), person.mean_ap) == ("identity-camera", [3], 1 / 3)
+    view = evaluate_ranking(distances, **task, deleted="camera")
+    assert (view.deleted, view.first_rank.tolist(), view.mean_ap) == ("camera", [2], 1 / 2)
+    assert evaluate_lists([[0, 1, 2, 3]], **task, deleted="camera").mean_ap == view.mean_ap
+    assert (person.summary()["deleted"], view.summary()["deleted"]) == ("identity-camera", "camera")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 8), st.integers(1, 25), st.sampled_from([2, 1000]))
+def test_the_whole_camera_protocol_equals_a_slow_evaluation(seed, n_query, n_gallery, levels):
+    rng = np.random.default_rng(seed)
+    distances = rng.integers(0, levels, (n_query, n_gallery)) / levels
+    qi, gi = rng.integers(0, 4, n_query), rng.integers(-1, 4, n_gallery)
+    qc, gc = rng.integers(0, 3, n_query), rng.integers(0, 3, n_gallery)
+    own = rng.integers(-1, n_gallery, n_query)
+    truth = slow(distances, qi, gi, qc, gc, deleted="camera", own=own)
+    protocol = {"self_index": own, "deleted": "camera", "empty": "zero"}
+    if np.isnan(truth[:, 0]).all():
+        assert evaluate_ranking(distances, qi, gi, qc, gc, **protocol).mean_ap == 0
+        return
+    scores = evaluate_ranking(distances, qi, gi, qc, gc, **protocol)
+    np.testing.assert_allclose(scores.average_precision, np.nan_to_num(truth[:, 0]), atol=1e-12)
+    np.testing.assert_array_equal(scores.first_rank, truth[:, 1])
+    np.testing.assert_allclose(scores.inverse_negative_penalty, np.nan_to_num(truth[:, 2]), atol=1e-12)
+    by_identity = evaluate_ranking(distances, qi, gi, qc, gc, self_index=own, empty="zero")
+    assert (by_identity.average_precision <= scores.average_precision + 1e-12).all()  # fewer compete
+    lists = np.stack([np.lexsort((np.arange(n_gallery), row)) for row in distances])
+    from_lists = evaluate_lists(lists, qi, gi, qc, gc, **protocol)
+    np.testing.assert_allclose(from_lists.average_precision, scores.average_precision, atol=1e-12)
+    np.testing.assert_allclose(
+        from_lists.inverse_negative_penalty, scores.inverse_negative_penalty, atol=1e-12
     )
 
 
@@ -204,6 +251,10 @@ def test_wrong_arguments_name_themselves():
         evaluate_ranking([[0.1, 0.2]], [1], [1, 2, 3])
     with pytest.raises(ArgumentError, match="go together"):
         evaluate_ranking([[0.1]], [1], [1], [0])
+    with pytest.raises(ArgumentError, match="'deleted'"):
+        evaluate_ranking([[0.1]], [1], [1], [0], [1], deleted="everything")
+    with pytest.raises(ArgumentError, match="Got no cameras"):
+        evaluate_ranking([[0.1]], [1], [1], deleted="camera")
     with pytest.raises(ArgumentError, match="'ties'"):
         evaluate_ranking([[0.1]], [1], [1], ties="random")
     with pytest.raises(ShapeError, match="cover all 2 queries"):

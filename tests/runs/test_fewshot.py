@@ -17,7 +17,6 @@ from bpa.data.episodes import draw_tasks
 from bpa.data.features import write_features
 from bpa.errors import ArgumentError, MemoryBudgetError
 from bpa.hosts.fewshot import pmf, protonet, ptmap
-from bpa.metrics.fewshot import correct_counts, task_accuracy
 from bpa.metrics.intervals import mean_interval, paired_difference
 from bpa.records import FeatureSet
 from bpa.runs import fewshot as module
@@ -192,13 +191,6 @@ def test_wrong_configurations_are_explained() -> None:
     ):
         with pytest.raises(ArgumentError, match=match):
             FewShotConfig(**changes)
-
-
-def test_counts_and_shares_of_correct_queries() -> None:
-    predicted, truth = torch.tensor([[0, 1, 2], [1, 1, 1]]), torch.tensor([[0, 1, 1], [0, 0, 1]])
-    mask = torch.tensor([[True, True, False], [True, True, True]])
-    assert correct_counts(predicted, truth).tolist() == [2, 1]
-    assert task_accuracy(predicted, truth, mask=mask).tolist() == pytest.approx([1.0, 1 / 3])
 
 
 # ---------------------------------------------------------------------- the commands

@@ -295,7 +295,9 @@ def test_what_cannot_be_combined_is_refused_in_one_sentence() -> None:
         ArgumentError, match="'scale' parameter of balanced_affinities has no effect with reg='auto'"
     ):
         balanced_affinities(x, reg="auto", scale=None)
-    with pytest.raises(ArgumentError, match="'reg' parameter of balance must be a number"):
+    with pytest.raises(
+        ArgumentError, match="'reg' parameter of balance must be a finite number above 0. Got 'auto'"
+    ):
         balance(cosine_cost(x), reg="auto")  # type: ignore[arg-type]
     with pytest.raises(
         ArgumentError, match=r"'reg' parameter of BPA must be a finite number above 0\. Got 'best'"

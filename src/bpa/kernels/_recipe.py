@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from bpa._checks import check_choice, check_positive
+from bpa._checks import check_choice, check_reg
 from bpa.errors import ArgumentError
 from bpa.solvers import PAPER_SWEEPS, Solver, check_solver
 
@@ -36,16 +36,13 @@ class Recipe:
 
     def __post_init__(self) -> None:
         function = self.function
-        if isinstance(self.reg, str) and self.reg.lower() == "auto":
-            object.__setattr__(self, "reg", "auto")
-            if self.scale is None or self.scale_grad:
-                name = "scale" if self.scale is None else "scale_grad"
-                raise ArgumentError(
-                    f"The {name!r} parameter of {function} has no effect with reg='auto', which brings each row to one "
-                    f"length. Leave it out, or give reg a number."
-                )
-        else:
-            check_positive(self.reg, argument="reg", function=function)
+        object.__setattr__(self, "reg", check_reg(self.reg, function=function, auto=True))
+        if self.reg == "auto" and (self.scale is None or self.scale_grad):
+            name = "scale" if self.scale is None else "scale_grad"
+            raise ArgumentError(
+                f"The {name!r} parameter of {function} has no effect with reg='auto', which brings each row to one "
+                f"length. Leave it out, or give reg a number."
+            )
         check_solver(self.solver, function=function)
         check_choice(self.scale, ("max", None), argument="scale", function=function)
         if not callable(self.cost):

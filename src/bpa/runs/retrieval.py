@@ -25,7 +25,7 @@ from bpa.errors import ArgumentError
 from bpa.hosts.retrieval.kreciprocal import KReciprocal
 from bpa.hosts.retrieval.rankers import RANKERS
 from bpa.hosts.retrieval.ranking import estimate_rank, rank, row_source
-from bpa.metrics.hubness import hubness, nearest
+from bpa.metrics.hubs import hubness, nearest
 from bpa.metrics.intervals import mean_interval, paired_difference
 from bpa.metrics.retrieval import AveragePrecision, evaluate_ranking
 from bpa.plans.comparison import PRESETS, RowComparison

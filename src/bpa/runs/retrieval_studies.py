@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bpa.errors import ArgumentError, MissingExtraError
-from bpa.metrics.hubness import hubness
+from bpa.metrics.hubs import hubness
 from bpa.metrics.intervals import mean_interval, paired_difference
 from bpa.metrics.retrieval import evaluate_ranking
 from bpa.plans.comparison import RowComparison

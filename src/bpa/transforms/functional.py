@@ -20,8 +20,8 @@ from typing import Literal, NamedTuple, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from bpa._checks import check_cost, check_finite, check_mask
-from bpa.errors import ArgumentError
+from bpa._checks import check_cost, check_finite, check_mask, check_reg
+from bpa._words import REG_WORDS, SOLVER_WORDS, explains
 from bpa.kernels._dense import balance_costs, forbidden_pairs, own_pairs
 from bpa.kernels._recipe import Cost, Recipe, Reg, Request
 from bpa.kernels._table import choose, computable, request_of
@@ -37,6 +37,17 @@ __all__ = [
     "balanced_affinities",
     "exact_matching",
 ]
+
+
+WORDS = {
+    **REG_WORDS,
+    **SOLVER_WORDS,
+    "distance_metric": "cost",
+    "metric": "cost",
+    "max_scale": "scale",
+    "mask_diag": "items are never matched with themselves",
+}
+"""What the paper, its code and other transport libraries call the options of the transform."""
 
 
 class AffinityOptions(TypedDict, total=False):
@@ -56,6 +67,7 @@ class Affinities(NamedTuple):
     convergence: Convergence
 
 
+@explains(**WORDS)
 def balanced_affinities(
     x: Tensor,
     *,
@@ -137,6 +149,7 @@ def balanced_affinities(
     return affinities_of(x, recipe, mask, support_labels).affinity
 
 
+@explains(**WORDS)
 def affinities_and_convergence(
     x: Tensor,
     *,
@@ -188,6 +201,7 @@ def affinities_of(
     return Affinities(affinity.to(x.dtype), convergence)
 
 
+@explains(**REG_WORDS, **SOLVER_WORDS)
 def balance(
     cost: Tensor,
     *,
@@ -220,13 +234,14 @@ def balance(
     >>> bool(result.convergence.converged), result.plan.sum(dim=1).round(decimals=4)
     (True, tensor([1., 1., 1., 1.]))
     """
-    given: object = reg
-    if isinstance(given, str) and given.lower() == "auto":
-        raise ArgumentError(
-            "The 'reg' parameter of balance must be a number. Got 'auto', which is a choice for features: take it from "
-            "bpa.choose_reg, or use balanced_affinities."
-        )
-    recipe = Recipe(reg, solver, "precomputed", scale=None, diagonal=0.0, function="balance")
+    recipe = Recipe(
+        check_reg(reg, function="balance", auto=False),
+        solver,
+        "precomputed",
+        scale=None,
+        diagonal=0.0,
+        function="balance",
+    )
     check_cost(cost, argument="cost", function="balance")
     mask = None if mask is None else check_mask(mask, cost.shape[:-1], function="balance")
     with torch.autocast(cost.device.type, enabled=False):

@@ -7,10 +7,11 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor, nn
 
+from bpa._words import explains
 from bpa.errors import ShapeError
 from bpa.kernels._recipe import Cost, Recipe, Reg
 from bpa.solvers import PAPER_SWEEPS, Solver
-from bpa.transforms.functional import AffinityOptions, affinities_of
+from bpa.transforms.functional import WORDS, AffinityOptions, affinities_of
 
 __all__ = ["BPA", "BPAAttention"]
 
@@ -31,6 +32,7 @@ class BPA(nn.Module):
     0
     """
 
+    @explains(**WORDS)
     def __init__(
         self,
         reg: Reg = 0.1,
@@ -74,6 +76,7 @@ class BPAAttention(BPA):
     torch.Size([80, 640])
     """
 
+    @explains(**WORDS)
     def __init__(
         self,
         reg: Reg = 0.1,

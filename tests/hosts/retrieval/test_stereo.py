@@ -10,7 +10,7 @@ import torch
 
 from bpa.hosts.retrieval.kreciprocal import KReciprocal, k_reciprocal
 from bpa.hosts.retrieval.ranking import rank, row_source
-from bpa.metrics.hubness import hubness
+from bpa.metrics.hubs import hubness
 from bpa.metrics.retrieval import evaluate_ranking
 from bpa.plans.comparison import PAPER, RETRIEVAL, compare_dense
 from bpa.plans.dense import DensePlan

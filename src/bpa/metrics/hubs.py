@@ -9,7 +9,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bpa.errors import ArgumentError, NonFiniteError, ShapeError
+from bpa._checks import check_count, check_shape
+from bpa.errors import NonFiniteError, ShapeError
+
+__all__ = ["Hubness", "as_blocks", "hubness", "nearest"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,11 @@ class Hubness:
         Length of the lists.
     occurrences : ndarray of int, shape (n_gallery,)
         How many queries have the item among their ``k`` nearest.
+
+    Examples
+    --------
+    >>> hubness([[0.1, 0.9], [0.2, 0.8]], k=1)
+    Hubness(skewness=0.0, largest=2, never=0.5, k=1)
     """
 
     skewness: float
@@ -50,8 +58,8 @@ def hubness(
 
     Parameters
     ----------
-    distances : array, shape (n_query, n_gallery), or an iterable of (first query, rows)
-        Smaller is closer; equal distances are taken in gallery order.
+    distances : array, shape (n_query, n_gallery)
+        Smaller is closer; equal distances are taken in gallery order. Or an iterable of (first query, rows).
     k : int
         Length of a list; cut to the gallery size.
     self_index : array of int, shape (n_query,), optional
@@ -66,16 +74,12 @@ def hubness(
     >>> hubness([[0.1, 0.9], [0.2, 0.8]], k=1).occurrences.tolist()
     [2, 0]
     """
-    if k < 1:
-        raise ArgumentError(f"The 'k' parameter of hubness must be at least 1. Got {k}.")
+    check_count(k, argument="k", function="hubness")
     own = None if self_index is None else np.asarray(self_index, dtype=np.int64)
     counts: NDArray[np.int64] | None = None
     for start, values in as_blocks(distances):
         block = values
-        if block.ndim != 2 or block.shape[1] == 0:
-            raise ShapeError(
-                f"The 'distances' parameter of hubness must be rows over a gallery. Got {block.shape}."
-            )
+        check_shape(block.shape, ("n_query", "n_gallery"), argument="distances", function="hubness")
         if np.isnan(block).any():
             raise NonFiniteError("The 'distances' parameter of hubness must not hold NaN.")
         if counts is None:
@@ -110,6 +114,11 @@ def nearest(distances: ArrayLike, k: int) -> NDArray[np.int64]:
     Returns
     -------
     ndarray of int64, shape (n_query, min(k, n_gallery))
+
+    Examples
+    --------
+    >>> nearest([[0.5, 0.1, 0.5]], 2).tolist()
+    [[1, 0]]
     """
     block = np.asarray(distances)
     k = min(k, block.shape[1])
@@ -132,6 +141,11 @@ def as_blocks(distances: ArrayLike | Iterable[tuple[int, ArrayLike]]) -> Iterato
     ------
     start : int
     rows : ndarray
+
+    Examples
+    --------
+    >>> [(start, rows.shape) for start, rows in as_blocks(np.zeros((3, 2)))]
+    [(0, (3, 2))]
     """
     if hasattr(distances, "shape") or isinstance(distances, list | tuple):
         yield 0, np.asarray(distances)
