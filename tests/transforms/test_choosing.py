@@ -296,12 +296,10 @@ def test_what_cannot_be_combined_is_refused_in_one_sentence() -> None:
     ):
         balanced_affinities(x, reg="auto", scale=None)
     with pytest.raises(
-        ArgumentError, match="'reg' parameter of balance must be a finite number above 0. Got 'auto'"
+        ArgumentError, match=r"'reg' parameter of balance .* above 0\. Got 'auto'"
     ):
         balance(cosine_cost(x), reg="auto")  # type: ignore[arg-type]
-    with pytest.raises(
-        ArgumentError, match=r"'reg' parameter of BPA must be a finite number above 0\. Got 'best'"
-    ):
+    with pytest.raises(ArgumentError, match=r"'reg' parameter of BPA .* above 0, or 'auto'\. Got 'best'"):
         BPA(reg="best")  # type: ignore[arg-type]
     bad = x.clone()
     bad[7, 0] = math.nan
