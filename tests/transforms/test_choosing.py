@@ -295,9 +295,7 @@ def test_what_cannot_be_combined_is_refused_in_one_sentence() -> None:
         ArgumentError, match="'scale' parameter of balanced_affinities has no effect with reg='auto'"
     ):
         balanced_affinities(x, reg="auto", scale=None)
-    with pytest.raises(
-        ArgumentError, match=r"'reg' parameter of balance .* above 0\. Got 'auto'"
-    ):
+    with pytest.raises(ArgumentError, match=r"'reg' parameter of balance .* above 0\. Got 'auto'"):
         balance(cosine_cost(x), reg="auto")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"'reg' parameter of BPA .* above 0, or 'auto'\. Got 'best'"):
         BPA(reg="best")  # type: ignore[arg-type]

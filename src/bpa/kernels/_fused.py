@@ -14,7 +14,6 @@ than all ten half-sweeps at n = 4,000, and 7 ms in pages of 2 MB.
 from __future__ import annotations
 
 import ctypes
-import math
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -85,15 +84,16 @@ class Fused:
             return f"at reg={recipe.reg:g} the kernel leaves the range of {request.x.dtype}"
         return None
 
-    def affinities(self, request: Request) -> tuple[Tensor, Convergence]:
-        """W (..., n, n) and how balanced its plan is (NaN where that was not asked for)."""
+    def affinities(self, request: Request) -> tuple[Tensor, Convergence | None]:
+        """W (..., n, n), and how balanced its plan is where that was asked for."""
         x, recipe = request.x, request.recipe
         needs_graph = is_tracing() or (x.requires_grad and torch.is_grad_enabled())
         # apply costs 0.1 ms a call
         compute = _FusedAffinities.apply if needs_graph else _FusedAffinities.forward
         affinity, *_, error = compute(x, recipe, request.wants_convergence)
-        assert isinstance(recipe.solver, Sweeps)  # noqa: S101 - see why_not
-        n_iter = torch.full_like(error, recipe.solver.n, dtype=torch.int64)
+        if error is None:
+            return affinity, None
+        n_iter = torch.full_like(error, _numbers(recipe)[1], dtype=torch.int64)
         return affinity, Convergence(n_iter, error, recipe.solver.tolerance(x.dtype))
 
 
@@ -101,7 +101,7 @@ class _FusedAffinities(torch.autograd.Function):
     @staticmethod
     def forward(
         x: Tensor, recipe: Recipe, wants_convergence: bool
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
         check = partial(check_finite, x, argument="x", function=recipe.function)
         reg, n_iter = _numbers(recipe)
         shape = x.shape
@@ -110,7 +110,7 @@ class _FusedAffinities(torch.autograd.Function):
         affinity = _on_huge_pages(sets.new_empty((count, n, n)))
         log_us, log_vs = sets.new_empty((count, n_iter, n)), sets.new_empty((count, n_iter, n))
         largest, inverse = sets.new_ones(count), sets.new_empty((count, n))
-        error = sets.new_full((count,), math.nan)
+        error = sets.new_empty(count) if wants_convergence else None
         for chunk in _chunks(count, n, sets.element_size()):
             out = affinity[chunk]
             inverse[chunk] = _write_kernel(sets[chunk], reg, out, check)
@@ -118,7 +118,7 @@ class _FusedAffinities(torch.autograd.Function):
             sweeps = alternate(kernel, n_iter=n_iter)
             log_us[chunk], log_vs[chunk] = sweeps.log_u, sweeps.log_v
             u, v = sweeps.log_u[:, -1].exp(), sweeps.log_v[:, -1].exp()
-            if wants_convergence:
+            if error is not None:
                 error[chunk] = (u / kernel.match_rows(v[:, None])[:, 0] - 1).abs().amax(dim=-1)
             largest[chunk] = _write_affinity(out, u, v, recipe.scale == "max")
         affinity.diagonal(dim1=-2, dim2=-1).fill_(recipe.diagonal)
@@ -129,14 +129,14 @@ class _FusedAffinities(torch.autograd.Function):
             log_vs.view(*lead, n_iter, n),
             largest.view(lead),
             inverse.view(*lead, n),
-            error.view(lead),
+            None if error is None else error.view(lead),
         )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         x, recipe, _ = inputs
         affinity, *vectors, error = output
-        ctx.mark_non_differentiable(*vectors, error)
+        ctx.mark_non_differentiable(*vectors, *([] if error is None else [error]))
         ctx.save_for_backward(x, affinity, *vectors)
         ctx.recipe = recipe
 
@@ -147,7 +147,7 @@ class _FusedAffinities(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
         outputs = _FusedAffinities.apply(*move_batch_first(inputs, in_dims, info.batch_size))
-        return outputs, (0,) * len(outputs)
+        return outputs, tuple(None if output is None else 0 for output in outputs)
 
 
 class _FusedBackward(torch.autograd.Function):

@@ -33,8 +33,8 @@ class Entry(Protocol):
     def why_not(self, request: Request) -> str | None:
         """Why it cannot take these sets, in a few words; None where it can."""
 
-    def affinities(self, request: Request) -> tuple[Tensor, Convergence]:
-        """W (..., n, n), and how balanced its plan is (NaN where ``wants_convergence`` is false)."""
+    def affinities(self, request: Request) -> tuple[Tensor, Convergence | None]:
+        """W (..., n, n), and how balanced its plan is; None is enough where ``wants_convergence`` is false."""
 
 
 AFFINITIES: tuple[Entry, ...] = (Fused(), Dense())

@@ -146,7 +146,7 @@ def balanced_affinities(
             [0., 0., 1., 1.]])
     """
     recipe = Recipe(reg, solver, cost, scale, scale_grad, diagonal, symmetrize)
-    return affinities_of(x, recipe, mask, support_labels).affinity
+    return affinities_of(x, recipe, mask, support_labels)
 
 
 @explains(**WORDS)
@@ -183,22 +183,22 @@ def affinities_and_convergence(
     (False, True)
     """
     recipe = Recipe(reg, solver, **options, function="affinities_and_convergence")
-    return affinities_of(x, recipe, mask, support_labels, wants_convergence=True)
-
-
-def affinities_of(
-    x: Tensor,
-    recipe: Recipe,
-    mask: Tensor | None,
-    support_labels: Tensor | None,
-    *,
-    wants_convergence: bool = False,
-) -> Affinities:
-    """Rows to W by a recipe; the only road there."""
-    with torch.autocast(x.device.type if isinstance(x, Tensor) else "cpu", enabled=False):
-        request = request_of(x, recipe, mask, support_labels, wants_convergence=wants_convergence)
+    with torch.autocast(_device_of(x), enabled=False):
+        request = request_of(x, recipe, mask, support_labels, wants_convergence=True)
         affinity, convergence = choose(request).affinities(request)
+    assert convergence is not None  # noqa: S101 - it was asked for
     return Affinities(affinity.to(x.dtype), convergence)
+
+
+def affinities_of(x: Tensor, recipe: Recipe, mask: Tensor | None, support_labels: Tensor | None) -> Tensor:
+    """Rows to W by a recipe."""
+    with torch.autocast(_device_of(x), enabled=False):
+        request = request_of(x, recipe, mask, support_labels)
+        return choose(request).affinities(request)[0].to(x.dtype)
+
+
+def _device_of(x: Tensor) -> str:
+    return x.device.type if isinstance(x, Tensor) else "cpu"  # what x is not, the checks say
 
 
 @explains(**REG_WORDS, **SOLVER_WORDS)

@@ -52,7 +52,7 @@ class BPA(nn.Module):
         self, x: Tensor, *, mask: Tensor | None = None, support_labels: Tensor | None = None
     ) -> Tensor:
         """Map features ``x`` (..., n, d) to affinities (..., n, n)."""
-        return affinities_of(x, self.recipe, mask, support_labels).affinity
+        return affinities_of(x, self.recipe, mask, support_labels)
 
     def extra_repr(self) -> str:
         """Name the options that differ from the default."""
