@@ -162,58 +162,111 @@ def _transform(name: str, *, reg: float | str = 0.1, n_iter: int | None = None) 
 
 
 def lazy_plan(x: Tensor, new: Tensor, *, i: list[int], j: list[int], k: int = 6, **options: Any) -> Values:
-    """A set balanced once and asked later: everything the dense plan answers."""
-    from bpa.plans.dense import DensePlan
+    """A set balanced once and asked later: everything the dense plan answers.
 
-    plan = DensePlan.fit(x, **options)
-    best = plan.top_k(k)
-    out = {
-        "rows": plan.rows(i),
-        "dense": plan.dense(),
-        "top": best.values,
-        "top_index": best.indices,
-        "log_u": plan.log_u,
-        "log_v": plan.log_v,
-        "scale": plan.scale,
-        "late": plan.transform(new),
-        "late_as_strangers": plan.transform(new, recognise=False),
-        "late_columns": plan.columns(new),
+    Kernels of squared distances were never kept then; they are where their numbers can be held.
+    """
+    with _tiles_of_side(options.pop("block", None)):
+        plan = _dense_plan(x, **_with_plan_solver(options))
+        best = plan.top_k(k)
+        out = {
+            "rows": plan.rows(i),
+            "dense": plan.affinities(),
+            "top": best.values,
+            "top_index": best.indices,
+            "log_u": plan.log_u,
+            "log_v": plan.log_v,
+            "scale": plan.scale,
+            "late": plan.transform(new),
+            "late_as_strangers": plan.transform(new, recognise=False),
+            "late_columns": plan.late(new).columns(),
+        }
+        out |= _distances(plan, i, j)
+    return out | _report(plan, options) | {"report_kept": plan.kept and options.get("cost") != "sqeuclidean"}
+
+
+def _dense_plan(x: Tensor, *, start: Tensor | None = None, **options: Any) -> Any:
+    """The plan; ``start`` is what `DensePlan.add` begins with."""
+    from bpa.plans import DensePlan
+    from bpa.plans._plan import Options, prepared_set
+
+    if start is None:
+        return DensePlan.fit(x, **options)
+    chosen = Options("test", options["reg"], "cosine", options["solver"], "max", 1.0)
+    return DensePlan._balanced(prepared_set(x, chosen), chosen, None, None, start)
+
+
+@contextlib.contextmanager
+def _tiles_of_side(side: int | None) -> Iterator[None]:
+    from bpa.kernels import _tiles
+
+    usual = _tiles._SIDE
+    _tiles._SIDE = usual if side is None else side
+    try:
+        yield
+    finally:
+        _tiles._SIDE = usual
+
+
+def _with_plan_solver(options: Values, tol: float | None = None, max_iter: int = 300) -> Values:
+    """As `_with_solver`, where the symmetric plan is the default: plans had ``solver="symmetric"`` unless told."""
+    from bpa.solvers import Converged, Sweeps
+
+    rest = {
+        key: value for key, value in options.items() if key not in ("solver", "n_iter", "tol", "max_iter")
     }
+    if options.get("solver") == "alternating" or options.get("n_iter") is not None:
+        return {**rest, "solver": Sweeps(options.get("n_iter") or 5)}
+    return {**rest, "solver": Converged(options.get("tol") or tol, options.get("max_iter") or max_iter)}
+
+
+def _report(plan: Any, options: Values) -> Values:
+    """How balanced the plan is; the plans of then said "converged" after any count of sweeps."""
+    found = plan.convergence
+    return {
+        "report_n_iter": int(found.n_iter),
+        "report_marginal_error": float(found.marginal_error),
+        "report_converged": options.get("solver") == "alternating" or bool(found.converged),
+    }
+
+
+def _distances(plan: Any, i: list[int], j: list[int]) -> Values:
+    out = {}
     for metric in ("euclidean", "sqeuclidean", "cosine"):
         out[f"distances_{metric}"] = plan.distances(i, metric=metric)
         out[f"distances_{metric}_to"] = plan.distances(i, j, metric=metric)
-    return out | _numbers(plan.report, "report_", leave_out=("bytes_estimated",))
+    return out
 
 
 def sparse_plan(
     x: Tensor, new: Tensor, *, i: list[int], j: list[int], late_lists: Tensor | None = None, **options: Any
 ) -> Values:
     """A set balanced on its neighbour graph and asked later."""
-    from bpa.plans.graph import GraphPlan
+    from bpa.plans import GraphPlan
 
-    plan = GraphPlan.fit(x, **options)
+    plan = GraphPlan.fit(x, **_with_plan_solver(options, 1e-3, 1000))
     out = {
         "rows": plan.rows(i).to_dense(),
-        "matrix": plan.matrix().to_dense(),
-        "row_start": plan.crow,
-        "column": plan.col,
-        "values": plan.values,
+        "matrix": plan.affinities().to_dense(),
+        "row_start": plan.entries.start,
+        "column": plan.entries.column,
+        "values": plan.entries.value,
         "log_u": plan.log_u,
         "scale": plan.scale,
         "late": plan.transform(new).to_dense(),
         "late_as_strangers": plan.transform(new, recognise=False).to_dense(),
+        "report_n_entries": len(plan.entries.column),
+        "report_n_repaired": plan.n_repaired,
+        "report_repaired_mass": plan.repaired_mass,
     }
     if late_lists is not None:
         out["late_from_lists"] = plan.transform(new, neighbours=late_lists).to_dense()
-    for metric in ("euclidean", "sqeuclidean", "cosine"):
-        out[f"distances_{metric}"] = plan.distances(i, metric=metric)
-        out[f"distances_{metric}_to"] = plan.distances(i, j, metric=metric)
-    return out | _numbers(plan.report, "report_", leave_out=("bytes_estimated",))
+    return out | _distances(plan, i, j) | _report(plan, options)
 
 
 def neighbour_search(x: Tensor, k: int, *, y: Tensor | None = None, cost: str = "cosine") -> Values:
     """Exact nearest neighbours and their costs."""
-    from bpa.plans.graph import nearest_neighbours
+    from bpa.plans import nearest_neighbours
 
     found = nearest_neighbours(x, k, y=y, cost=cost)
     return {"index": found.indices, "cost": found.costs}
@@ -221,27 +274,27 @@ def neighbour_search(x: Tensor, k: int, *, y: Tensor | None = None, cost: str = 
 
 def sharded_plan(x: Tensor, **options: Any) -> Values:
     """The affinities of a set that is spread over processes; here over one."""
-    from bpa.plans.sharded import sharded_affinities
+    from bpa.plans import sharded_affinities
 
     with _one_rank():
-        found = sharded_affinities(x, **options)
+        found = sharded_affinities(x, **_with_solver(options))
     return {
         "w": found.affinity,
         "log_u": found.log_u,
         "log_v": found.log_v,
         "scale": found.scale,
-        "n_iter": found.n_iter,
-        "marginal_error": found.marginal_error,
+        "n_iter": int(found.convergence.n_iter),
+        "marginal_error": float(found.convergence.marginal_error),
     }
 
 
 def sharded_gradient(x: Tensor, weights: Tensor, **options: Any) -> Values:
     """The same, differentiated: gradient of the sum of W times ``weights``."""
-    from bpa.plans.sharded import sharded_affinities
+    from bpa.plans import sharded_affinities
 
     x = x.clone().requires_grad_()
     with _one_rank():
-        (sharded_affinities(x, **options).affinity * weights).sum().backward()
+        (sharded_affinities(x, **_with_solver(options)).affinity * weights).sum().backward()
     return {"gradient": x.grad}
 
 
@@ -261,28 +314,32 @@ def _one_rank() -> Iterator[None]:
 
 
 def transformer(x: np.ndarray, new: np.ndarray, **options: Any) -> Values:
-    """Rows of fitted and of new items, by the scikit-learn transformer."""
-    from bpa.estimators.transformer import BPATransformer
+    """Rows of fitted and of new items, by the scikit-learn transformer; its default was reg=0.1, to 1e-6."""
+    from bpa.estimators import BPATransformer
+    from bpa.solvers import Converged
 
-    fitted = BPATransformer(**options).fit(x)
+    solver = Converged(options.pop("tol", 1e-6), options.pop("max_iter", 300))
+    fitted = BPATransformer(**{"reg": 0.1, **options}, solver=solver).fit(x)
+    plan = fitted.plan_
+    largest = float(plan.affinities().max()) if options.get("reg") == "auto" else plan.scale
     return {
         "fitted_rows": fitted.transform(x),
         "late": fitted.transform(new),
-        "potential": fitted.potential_,
-        "scale": fitted.scale_,
+        "potential": plan.log_u,
+        "scale": largest,
         "reg": fitted.reg_,
         "item_of_sample": fitted.item_of_sample_,
-        "n_iter": fitted.n_iter_,
-        "marginal_error": fitted.marginal_error_,
-        "converged": fitted.converged_,
+        "n_iter": int(plan.convergence.n_iter),
+        "marginal_error": float(plan.convergence.marginal_error),
+        "converged": bool(plan.convergence.converged),
     }
 
 
 def clusterer(x: np.ndarray, new: np.ndarray, n_clusters: int, **options: Any) -> Values:
-    """Clusters of fitted and of new items, by the scikit-learn clusterer."""
-    from bpa.estimators.clusterer import BPAClusterer
+    """Clusters of fitted and of new items, by the scikit-learn clusterer; its default was reg=0.1."""
+    from bpa.estimators import BPAClusterer
 
-    fitted = BPAClusterer(n_clusters, random_state=0, n_init=3, **options).fit(x)
+    fitted = BPAClusterer(n_clusters, random_state=0, n_init=3, **{"reg": 0.1, **options}).fit(x)
     out = {"labels": fitted.labels_, "predictions": fitted.predict(new), "inertia": fitted.inertia_}
     return out | ({"eigenvalues": fitted.eigenvalues_} if options["method"] == "spectral" else {})
 
