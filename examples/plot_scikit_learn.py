@@ -20,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from bpa import balance
 from bpa.cost import cosine_cost
 from bpa.data import digits
-from bpa.estimators.transformer import BPATransformer
+from bpa.estimators import BPATransformer
 from bpa.solvers import Converged
 
 some = digits().select(np.arange(600))

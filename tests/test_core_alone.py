@@ -67,7 +67,7 @@ def test_few_shot_runs_on_the_embedded_data() -> None:
 
 @pytest.mark.parametrize(
     ("module", "extra", "blocked"),
-    [("bpa.estimators.transformer", "sklearn", "sklearn"), ("bpa.cli.main", "app", "cyclopts")],
+    [("bpa.estimators", "sklearn", "sklearn"), ("bpa.cli.main", "app", "cyclopts")],
 )
 def test_a_missing_extra_is_named_with_its_pip_line(module: str, extra: str, blocked: str) -> None:
     script = f"""

@@ -16,8 +16,8 @@ from sklearn.pipeline import Pipeline, make_pipeline
 
 from bpa import BPA, balance
 from bpa.cost import cosine_cost
-from bpa.estimators.clusterer import BPAClusterer
-from bpa.estimators.transformer import BPATransformer
+from bpa.estimators import BPAClusterer
+from bpa.estimators import BPATransformer
 from bpa.plans.dense import DensePlan
 from bpa.plans.graph import GraphPlan
 from bpa.solvers import Converged

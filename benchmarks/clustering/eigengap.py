@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from real_sets import SETS, load
 
-from bpa.estimators.clusterer import BPAClusterer
+from bpa.estimators import BPAClusterer
 from bpa.report.table import Table
 from bpa.runs.store import write_atomically
 

@@ -389,7 +389,7 @@ def _one_fit(features: FeatureSet, config: ClusterConfig, rows_of: _RowsOf, repe
 def _clusterer(
     rows: NDArray[Any], config: ClusterConfig, way: Way, seed: int
 ) -> tuple[NDArray[np.int64], float]:
-    from bpa.estimators.clusterer import BPAClusterer
+    from bpa.estimators import BPAClusterer
 
     method: Any = _CLUSTERERS[way.transform]
     reg = 0.1 if way.reg is None else float(way.reg)
