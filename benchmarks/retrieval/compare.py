@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import sets
 
-from bpa.hosts.retrieval.rankers import RANKERS
+from bpa.hosts.retrieval import RANKERS
 from bpa.records import RunRecord
 from bpa.runs.retrieval import RetrievalConfig, retrieval_table, run_retrieval
 from bpa.runs.retrieval_studies import draw_identities

@@ -348,11 +348,30 @@ def clusterer(x: np.ndarray, new: np.ndarray, n_clusters: int, **options: Any) -
 
 
 def _comparison(rows: Any) -> Any:
-    """("cosine", 50, None) → the library's way to compare rows: measure, largest entries kept, graph neighbours."""
-    from bpa.hosts.retrieval import RowComparison
+    """("cosine", 50, None) → the library's way to compare rows: measure, largest entries kept, graph neighbours.
+
+    What was called "euclidean" then was its square.
+    """
+    from bpa.plans import RowComparison
 
     measure, top, neighbours = rows
-    return RowComparison(measure=measure, top=top, neighbours=neighbours)
+    return RowComparison(measure=_measure(measure), top=top, neighbours=neighbours)
+
+
+def _measure(name: str) -> Any:
+    return "sqeuclidean" if name == "euclidean" else name
+
+
+def _with_retrieval_words(options: Values) -> Values:
+    """Options of rankings and galleries in the golden spelling: ``centre``, ``storage``, ``cost="euclidean"``."""
+    given = dict(options)
+    if given.pop("centre", False):
+        given["cost"] = "centred-cosine"
+    if given.get("cost") == "euclidean":
+        given["cost"] = "relative-euclidean"
+    if isinstance(given.get("storage"), str):
+        given["storage"] = getattr(torch, given["storage"])
+    return given
 
 
 def gallery(
@@ -367,9 +386,9 @@ def gallery(
 ) -> Values:
     """Everything a gallery that was balanced once answers to queries, to late items and to a vector search."""
     from bpa.hosts.retrieval import Gallery, rerank
+    from bpa.solvers import Converged
 
-    if isinstance(options.get("storage"), str):
-        options["storage"] = getattr(torch, options["storage"])
+    options = _with_plan_solver(_with_retrieval_words(options), 1e-4)
     fitted = Gallery.fit(items, bank, rows=_comparison(rows), **options)
     index, near = fitted.search(query, shortlist=20, top=8)
     mixed = candidates.clone()
@@ -393,7 +412,7 @@ def gallery(
         "rerank_scores_with_new": rerank(query[:3], mixed[:3], vectors[:3], fitted),
     }
     if bank is None:
-        grown = fitted.add(new)
+        grown = fitted.add(new, solver=Converged(1e-4))
         out["grown_distances"] = grown.distances(query)
         out["grown_potentials"] = grown.potentials
     return out
@@ -406,6 +425,7 @@ def gallery_from_file(
     from bpa.hosts.retrieval import Gallery
 
     with tempfile.TemporaryDirectory() as folder:
+        options = _with_plan_solver(_with_retrieval_words(options), 1e-4)
         Gallery.fit(items, rows=_comparison(rows), **options).save(Path(folder) / "gallery.npz")
         fitted = Gallery.load(Path(folder) / "gallery.npz")
     return {"distances": fitted.distances(query), "potentials": fitted.potentials}
@@ -417,11 +437,13 @@ def ranking(
     """Distances of queries to a gallery, their order, and the diagnostics of the ranking."""
     from bpa.hosts.retrieval import rank
 
-    if isinstance(options.get("storage"), str):
-        options["storage"] = getattr(torch, options["storage"])
-    found = rank(query, items, rows=_comparison(rows), **options)
+    given = _with_retrieval_words(options)
+    if "n_iter" in given:
+        given = _with_solver(given)
+    found = rank(query, items, rows=_comparison(rows), **given)
     order, _ = found.top(found.distances.shape[1])
-    return {"distances": found.distances, "order": order} | _numbers(found.diagnostics, "diagnostics_")
+    noted = _numbers(found.diagnostics, "diagnostics_", leave_out=("reg",))
+    return {"distances": found.distances, "order": order} | noted
 
 
 def balanced_source(
@@ -436,7 +458,7 @@ def balanced_source(
     return {
         "neighbour_distances": near.squared,
         "largest": near.largest,
-        "rows": source.rows(2, 5),
+        "rows": source.rows(slice(2, 5)),
         "reranked": again.distances(),
     }
 
@@ -456,11 +478,15 @@ def ranker(
     name: str, query: Tensor, items: Tensor | None = None, bank: Tensor | None = None, **options: Any
 ) -> Values:
     """Scores of a ranker by name, higher is better, as distances."""
-    from bpa.hosts.retrieval import rankers
+    from bpa.hosts.retrieval import RANKERS
+    from bpa.hosts.retrieval.hubs import mutual_proximity_empirical
 
-    empirical = {"mutual-proximity-empirical": rankers.mutual_proximity_empirical}
-    function = (rankers.RANKERS | empirical)[name]
-    return {"distances": -function(query, items, bank, **options)}
+    if name == "mutual-proximity-empirical":
+        return {"distances": -mutual_proximity_empirical(query, items, bank, **options)}
+    if "n_iter" in options:
+        options = _with_solver(options)
+    chosen = RANKERS[name]
+    return {"distances": -chosen(query, items, bank if chosen.uses_bank else None, **options)}
 
 
 def ranker_names() -> list[str]:
@@ -472,20 +498,20 @@ def ranker_names() -> list[str]:
 
 def compared_rows(left: Tensor, right: Tensor, measure: str, top: int | None = None) -> Tensor:
     """Distances between rows; with ``top``, of rows cut to their largest entries (right rows are the whole set)."""
-    from bpa.plans.comparison import compare_dense, compare_sparse, truncate
+    from bpa.plans._comparison import compare_dense, compare_sparse, truncate
 
     if top is None:
-        return compare_dense(left, right, measure)
+        return compare_dense(left, right, _measure(measure))
     n = right.shape[1]
     hidden = right.clone().fill_diagonal_(-1)
     best = torch.topk(hidden, top, dim=1)
     rows = truncate(best.values, best.indices, torch.arange(n), n)
-    return compare_sparse(rows.slice(0, len(left)), rows, measure)
+    return compare_sparse(rows.slice(0, len(left)), rows, _measure(measure))
 
 
 def item_neighbours(x: Tensor, k: int, *, self_first: bool) -> Values:
     """Neighbours of every item by the squared distance, exactly and with ties by position."""
-    from bpa.plans.neighbours import FeatureSource
+    from bpa.hosts.retrieval.sources import FeatureSource
 
     source = FeatureSource(x)
     found = source.neighbours(k, self_first=self_first)
@@ -495,7 +521,7 @@ def item_neighbours(x: Tensor, k: int, *, self_first: bool) -> Values:
 
 def smallest_entries(values: Tensor, k: int) -> Values:
     """The k smallest of every row, ties by position."""
-    from bpa.plans.neighbours import smallest
+    from bpa.plans._search import smallest
 
     found, index = smallest(values, k)
     return {"values": found, "index": index}

@@ -10,9 +10,8 @@ import torch
 
 from bpa.data.reid import write_reid_features
 from bpa.errors import ArgumentError
-from bpa.hosts.retrieval.kreciprocal import k_reciprocal
-from bpa.hosts.retrieval.ranking import rank
-from bpa.plans.comparison import PAPER, PRESETS, RETRIEVAL
+from bpa.hosts.retrieval import k_reciprocal, rank
+from bpa.plans._comparison import PRESETS
 from bpa.records import FeatureSet, QueryGallery
 from bpa.runs.retrieval import (
     RetrievalConfig,
@@ -85,12 +84,13 @@ def test_plain_ways_are_plain_distances(task):
     np.testing.assert_allclose(got.numpy(), expected.numpy(), atol=1e-4)
 
 
-@pytest.mark.parametrize("rows", [PAPER, RETRIEVAL], ids=lambda r: r.name)
+@pytest.mark.parametrize("rows", list(PRESETS.values()), ids=lambda r: r.name)
 def test_reranked_bpa_takes_its_neighbours_in_bpa_space(task, rows):
     x = torch.from_numpy(task.features)
     q, g = x[task.query], x[task.gallery]
     joint = rank(torch.cat([q, g]), reg=0.2, rows=rows, diagnostics=False).distances.double().clamp_min(0)
-    expected = k_reciprocal(distances=joint.sqrt(), n_query=len(q), k1=6, k2=3).distances()
+    plain = joint.sqrt() if rows.measure == "cosine" else joint  # of unit rows, up to a factor
+    expected = k_reciprocal(distances=plain, n_query=len(q), k1=6, k2=3).distances()
     got, _ = rank_way(task, Way("bpa", 0.2, rows=rows, rerank=True), ALL)
     np.testing.assert_allclose(got.numpy(), expected.numpy(), atol=2e-4)
 
@@ -166,7 +166,7 @@ def test_draws_take_whole_identities(drawn):
 
 def test_the_rows_study_compares_on_the_same_draws(drawn, tmp_path):
     options = StudyOptions(reg=(0.1, 0.3), repeats=2, out=tmp_path, extra={
-        "comparisons": [PAPER, PRESETS["retrieval"]], "identities": 8})  # fmt: skip
+        "comparisons": list(PRESETS.values()), "identities": 8})  # fmt: skip
     result = STUDIES["rows"].run(drawn, options)
     assert len(result.records) == 2 * (1 + 2 * 2)
     table = result.tables[0]

@@ -99,13 +99,14 @@ def compare_sparse(left: SparseRows, right: SparseRows, metric: str) -> Tensor:
 def finish(dot: Tensor, left: Tensor, right: Tensor, metric: str) -> Tensor:
     """Turn inner products (q, g), in place, and squared norms into distances.
 
-    Norms have shape (q,) and (g,), or (q, g) on the right where a pair has its own.
+    Norms have shape (q,) and (g,), or (q, g) where a pair has its own.
     """
+    left = left[:, None] if left.dim() == 1 else left
     if metric == "cosine":
         tiny = torch.finfo(dot.dtype).tiny
-        dot.mul_(-left.clamp_min(tiny).rsqrt()[:, None]).mul_(right.clamp_min(tiny).rsqrt()).add_(1)
+        dot.mul_(-left.clamp_min(tiny).rsqrt()).mul_(right.clamp_min(tiny).rsqrt()).add_(1)
         return dot.clamp_(min=0)
-    dot.mul_(-2).add_(left[:, None]).add_(right).clamp_(min=0)
+    dot.mul_(-2).add_(left).add_(right).clamp_(min=0)
     return dot.sqrt_() if metric == "euclidean" else dot
 
 

@@ -10,6 +10,7 @@ Where memory allows, W itself is kept and read.
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +44,9 @@ from bpa.plans._plan import Cost, Options, Plan, PreparedSet, TopK, prepared_set
 from bpa.plans._potentials import Potentials, balanced
 from bpa.plans._search import largest
 from bpa.plans._sets import Index, as_costs, as_set, compute_dtype
-from bpa.solvers import Converged, Solver
+from bpa.solvers import Converged, Solver, is_exponential_safe
 
-__all__ = ["DensePlan"]
+__all__ = ["DensePlan", "holds_numbers"]
 
 _CONVERGED = Converged()
 Keep = bool | torch.dtype | None
@@ -239,6 +240,12 @@ class DensePlan(Plan):
             grown, options, None if self._matrix is None else self._matrix.dtype, None, start
         )
 
+    def lean(self) -> DensePlan:
+        """The same plan without W, which is rebuilt when asked for."""
+        other = copy.copy(self)
+        other._matrix = None
+        return other
+
     @property
     def kept(self) -> bool:
         """Whether W is held."""
@@ -428,6 +435,11 @@ class DensePlan(Plan):
     def _to_w(self, tile: Tensor, rows: slice | Tensor, columns: slice) -> Tensor:
         """Turn a tile of the kernel's logarithms into one of W in place; the diagonal is not set."""
         return tile.add_(self._log_left[rows][:, None]).add_(self._log_right[columns]).exp_()
+
+
+def holds_numbers(reg: float | Literal["auto"], cost: str, dtype: torch.dtype) -> bool:
+    """Whether the numbers of K can be held whatever the features are: cosines span 2 / reg, distances anything."""
+    return cost != "sqeuclidean" and (reg == "auto" or is_exponential_safe(2 / reg, dtype))
 
 
 def _tiles_of(prepared: PreparedSet) -> Tiles:

@@ -66,6 +66,11 @@ class Late:
         """What each fitted item would send to each of them: the entries W_jq, shape (m, n)."""
         return self._scaled(self.log_u)
 
+    def closeness(self) -> Tensor:
+        """−c_qj/reg, each row up to a constant of its own, shape (m, n): what ranks fitted items by plain cost."""
+        offset = self.tiles.offset.to(self.entries.dtype)
+        return self.entries if bool((offset == offset[0]).all()) else self.entries - offset
+
     def rows_and_columns(self) -> tuple[Tensor, Tensor]:
         """Both; one and the same tensor where the plan is symmetric."""
         rows = self.rows()

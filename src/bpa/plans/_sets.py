@@ -52,7 +52,7 @@ def as_costs(costs: Tensor, *, function: str) -> Tensor:
             f"With cost='precomputed', {function} needs symmetric costs. Got entries that differ by up to {gap:.3g} "
             f"from their transposes. Average them with their transpose."
         )
-    return (costs + costs.T) / 2
+    return (costs + costs.T).div_(2)
 
 
 def positions(index: Index, n: int, *, function: str, device: torch.device) -> Tensor:

@@ -11,10 +11,11 @@ import torch
 from bpa.cost import cosine_cost
 from bpa.diagnostics import diagnose
 from bpa.memory import estimate_affinities, format_bytes
-from bpa.plans.dense import DensePlan
+from bpa.plans import DensePlan
 from bpa.records import FeatureSet
 from bpa.report.table import Table
 from bpa.runs.environment import describe_environment
+from bpa.solvers import PAPER_SWEEPS
 
 _SAMPLE = 2000
 """Items the measures look at, at most."""
@@ -79,8 +80,8 @@ def _reg_table(some: torch.Tensor, regs: Sequence[float | Literal["auto"]]) -> T
     """Return, for each weight, over how many items a row spreads, and how symmetric five sweeps leave the plan."""
     rows = []
     for reg in [r for r in regs if r != "auto"] or (0.05, 0.1, 0.2, 0.5, 1.0):
-        lazy = DensePlan.fit(some, reg=float(reg), solver="alternating", scale=None, diagonal=0.0)
-        plan = lazy.dense()
+        fitted = DensePlan.fit(some, reg=float(reg), solver=PAPER_SWEEPS, scale=None, diagonal=0.0)
+        plan = fitted.affinities()
         plan = plan / plan.sum(dim=1, keepdim=True)
         entropy = -(plan * plan.clamp_min(1e-300).log()).sum(dim=1)
         rows.append(
@@ -88,7 +89,7 @@ def _reg_table(some: torch.Tensor, regs: Sequence[float | Literal["auto"]]) -> T
                 f"{float(reg):g}",
                 float(entropy.exp().median()),
                 float(plan.max(dim=1).values.mean()),
-                lazy.report.marginal_error,
+                float(fitted.convergence.marginal_error),
             )
         )
     notes = [

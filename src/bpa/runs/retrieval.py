@@ -22,14 +22,12 @@ from torch import Tensor
 from bpa.data.features import read_features
 from bpa.data.reid import read_reid_features
 from bpa.errors import ArgumentError
-from bpa.hosts.retrieval.kreciprocal import KReciprocal
-from bpa.hosts.retrieval.rankers import RANKERS
-from bpa.hosts.retrieval.ranking import estimate_rank, rank, row_source
+from bpa.hosts.retrieval import RANKERS, KReciprocal, estimate_rank, rank, row_source
+from bpa.hosts.retrieval.sources import FeatureSource
 from bpa.metrics.hubs import hubness, nearest
 from bpa.metrics.intervals import mean_interval, paired_difference
 from bpa.metrics.retrieval import AveragePrecision, evaluate_ranking
-from bpa.plans.comparison import PRESETS, RowComparison
-from bpa.plans.neighbours import FeatureSource
+from bpa.plans._comparison import PRESETS, RowComparison
 from bpa.records import QueryGallery, RunRecord
 from bpa.report.figures import png_data_uri
 from bpa.report.page import Page, Section, Strip, render
@@ -68,8 +66,7 @@ class Way:
     method : str
         A transform's name, or that of a baseline.
     reg : float, "auto" or None
-        Entropy weight, where the transform has one; ``"auto"`` is `bpa.plans.comparison.AUTO_REG` on
-        centred features.
+        Entropy weight, where the transform has one; ``"auto"`` is the rule of `bpa.choose_reg`.
     protocol : str
         ``"joint"``, ``"frozen"`` or ``"per-query"``; matters for BPA only.
     rows : RowComparison or None
@@ -489,7 +486,9 @@ def rank_way(
         return -RANKERS[way.method](query, None if same else gallery), ()
     if way.rerank:
         source = (
-            row_source(joint, reg=way.reg or 0.1, n_iter=config.n_iter, rows=way.rows or PRESETS["retrieval"])
+            row_source(
+                joint, reg=way.reg or 0.1, solver=Sweeps(config.n_iter), rows=way.rows or PRESETS["retrieval"]
+            )
             if way.method == "bpa"
             else FeatureSource(make_transform(way.method)(joint))
         )
@@ -502,8 +501,8 @@ def rank_way(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the notes go into the table
             ranking = rank(
-                query, None if same else gallery, reg=way.reg or 0.1, n_iter=config.n_iter, protocol=way.protocol,
-                rows=way.rows or PRESETS["retrieval"], budget=budget,
+                query, None if same else gallery, reg=way.reg or 0.1, solver=Sweeps(config.n_iter),
+                protocol=way.protocol, rows=way.rows or PRESETS["retrieval"], budget=budget,
             )  # fmt: skip
         assert ranking.diagnostics is not None  # noqa: S101 - asked for
         return ranking.distances, ranking.diagnostics.notes
@@ -514,7 +513,7 @@ def rank_way(
     out = torch.empty(n_query, source.n - first)
     for start in range(0, n_query, 1024):
         stop = min(n_query, start + 1024)
-        out[start:stop] = source.rows(start, stop)[:, first:]
+        out[start:stop] = source.rows(slice(start, stop))[:, first:]
     return out, ()
 
 

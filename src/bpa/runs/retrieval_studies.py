@@ -13,7 +13,7 @@ from bpa.errors import ArgumentError, MissingExtraError
 from bpa.metrics.hubs import hubness
 from bpa.metrics.intervals import mean_interval, paired_difference
 from bpa.metrics.retrieval import evaluate_ranking
-from bpa.plans.comparison import RowComparison
+from bpa.plans import RowComparison
 from bpa.records import FeatureSet, QueryGallery, RunRecord
 from bpa.report.table import Table
 from bpa.runs.environment import describe_environment

@@ -16,7 +16,7 @@ import torch
 from bpa.data.features import write_features
 from bpa.errors import ArgumentError, FileError, MemoryBudgetError
 from bpa.memory import estimate_affinities, format_bytes
-from bpa.plans.dense import DensePlan
+from bpa.plans import DensePlan
 from bpa.records import FeatureSet
 from bpa.runs.store import write_atomically
 from bpa.solvers import PAPER_SWEEPS, Sweeps
@@ -109,16 +109,15 @@ def transform_to_file(
         return _rows(features, x, target, config, DEFAULT_BUDGET if budget is None else budget)
     if config.reg == "auto":
         raise ArgumentError(f"'{config.want}' needs a number for reg. Got 'auto'; 'bpa doctor' names one.")
-    lazy = DensePlan.fit(
+    plan = DensePlan.fit(
         x,
         reg=config.reg,
-        solver="alternating",
-        n_iter=5 if config.n_iter is None else config.n_iter,
+        solver=PAPER_SWEEPS if config.n_iter is None else Sweeps(config.n_iter),
         budget=budget,
     )
-    said = {"estimate": lazy.report.bytes_estimated, "marginal_error": lazy.report.marginal_error}
+    said = {"estimate": plan.estimate.total, "marginal_error": float(plan.convergence.marginal_error)}
     write = {"top-k": _top_k, "blocks": _blocks, "distances": _distances}[config.want]
-    return {"shape": write(lazy, target, config, on_progress), **said}
+    return {"shape": write(plan, target, config, on_progress), **said}
 
 
 def _rows(
@@ -153,36 +152,36 @@ def _rows(
     return {"shape": list(rows.shape), "estimate": estimate}
 
 
-def _top_k(lazy: DensePlan, target: Path, config: TransformConfig, _: Progress | None) -> list[int]:
-    if config.k > lazy.n - 1:
-        raise ArgumentError(f"--k may be at most {lazy.n - 1} for {lazy.n} items. Got {config.k}.")
-    best = lazy.top_k(config.k)
+def _top_k(plan: DensePlan, target: Path, config: TransformConfig, _: Progress | None) -> list[int]:
+    if config.k > plan.n - 1:
+        raise ArgumentError(f"--k may be at most {plan.n - 1} for {plan.n} items. Got {config.k}.")
+    best = plan.top_k(config.k)
     order = best.indices.argsort(dim=1)
     buffer = io.BytesIO()
     np.savez_compressed(
         buffer,
         format=np.array(b"csr"),
-        shape=np.array([lazy.n, lazy.n], dtype=np.int64),
-        indptr=np.arange(0, config.k * lazy.n + 1, config.k, dtype=np.int64),
+        shape=np.array([plan.n, plan.n], dtype=np.int64),
+        indptr=np.arange(0, config.k * plan.n + 1, config.k, dtype=np.int64),
         indices=best.indices.gather(1, order).flatten().cpu().numpy(),
         data=best.values.gather(1, order).flatten().cpu().numpy(),
     )
     write_atomically(target, buffer.getvalue())
-    return [lazy.n, lazy.n]
+    return [plan.n, plan.n]
 
 
-def _blocks(lazy: DensePlan, target: Path, config: TransformConfig, tell: Progress | None) -> list[int]:
+def _blocks(plan: DensePlan, target: Path, config: TransformConfig, tell: Progress | None) -> list[int]:
     """Write W from the top, one block of rows at a time, beside the target; then put it in place."""
     partial = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "wb") as file:
-            header = {"descr": np.dtype(config.dtype).str, "fortran_order": False, "shape": (lazy.n, lazy.n)}
+            header = {"descr": np.dtype(config.dtype).str, "fortran_order": False, "shape": (plan.n, plan.n)}
             np.lib.format.write_array_header_1_0(file, header)
-            for rows, block in lazy.row_blocks():
+            for rows, block in plan.row_blocks():
                 file.write(np.ascontiguousarray(block.cpu().numpy()).data)
                 if tell is not None:
-                    tell(rows.stop, lazy.n)
+                    tell(rows.stop, plan.n)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, target)
@@ -193,15 +192,15 @@ def _blocks(lazy: DensePlan, target: Path, config: TransformConfig, tell: Progre
     finally:
         with suppress(OSError):
             partial.unlink()
-    return [lazy.n, lazy.n]
+    return [plan.n, plan.n]
 
 
-def _distances(lazy: DensePlan, target: Path, config: TransformConfig, _: Progress | None) -> list[int]:
-    if not config.items or not all(0 <= item < lazy.n for item in config.items):
+def _distances(plan: DensePlan, target: Path, config: TransformConfig, _: Progress | None) -> list[int]:
+    if not config.items or not all(0 <= item < plan.n for item in config.items):
         raise ArgumentError(
-            f"--want distances needs --items, positions from 0 to {lazy.n - 1}. Got {config.items}."
+            f"--want distances needs --items, positions from 0 to {plan.n - 1}. Got {config.items}."
         )
     buffer = io.BytesIO()
-    np.save(buffer, lazy.distances(list(config.items)).cpu().numpy(), allow_pickle=False)
+    np.save(buffer, plan.distances(list(config.items)).cpu().numpy(), allow_pickle=False)
     write_atomically(target, buffer.getvalue())
-    return [len(config.items), lazy.n]
+    return [len(config.items), plan.n]
