@@ -13,7 +13,7 @@ import io
 import json
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -500,11 +500,25 @@ def few_shot(
     """
     from bpa import BPA
     from bpa.hosts import fewshot
+    from bpa.records import Episode
 
     chosen = BPA(reg=reg) if transform == "bpa-module" else _transform(transform, reg=reg)  # type: ignore[arg-type]
-    function = {"protonet": fewshot.protonet, "pmf": fewshot.pmf, "ptmap": fewshot.ptmap}[host]
-    settings = {} if variant is None else dict(fewshot.VARIANTS[variant])
-    found = function(support, support_labels, query, transform=chosen, **{**settings, **options})
+    masks = {name: options.pop(name) for name in ("support_mask", "query_mask") if name in options}
+    episode = Episode(support, support_labels, query, n_way=int(support_labels.max()) + 1, **masks)
+    if host == "protonet":
+        found = fewshot.ProtoNet(chosen, **options)(episode)
+    elif host == "pmf":
+        classifier = fewshot.PMF(chosen)
+        with torch.no_grad():
+            classifier.scale_cls.fill_(options.get("scale", 10.0))
+            classifier.bias.fill_(options.get("bias", 0.0))
+        found = classifier(episode)
+    else:
+        prior = options.pop("prior", "uniform")
+        given = prior if isinstance(prior, Tensor) else None
+        settings = fewshot.PTMapSettings() if variant is None else fewshot.VARIANTS[variant]
+        settings = replace(settings, prior="uniform" if given is not None else prior, **options)
+        found = fewshot.PTMap(chosen, settings)(episode, class_mass=given)
     out = {"scores": found.scores, "labels": found.labels}
     if host != "ptmap":
         return out
@@ -512,10 +526,15 @@ def few_shot(
 
 
 def ptmap_variants() -> dict[str, dict[str, Any]]:
-    """The published settings of PT-MAP, by name."""
-    from bpa.hosts.fewshot import VARIANTS
+    """The published settings of PT-MAP, by name: the epochs, and what is not the default."""
+    from bpa.hosts.fewshot import VARIANTS, PTMapSettings
 
-    return {name: dict(settings) for name, settings in VARIANTS.items()}
+    plain = PTMapSettings()
+    return {
+        name: {"epochs": variant.epochs}
+        | {key: getattr(variant, key) for key in vars(plain) if getattr(variant, key) != getattr(plain, key)}
+        for name, variant in VARIANTS.items()
+    }
 
 
 def soft_assignment(logits: Tensor, mass: Tensor, **options: Any) -> Values:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bpa.hosts.fewshot._sets import Prediction
 from bpa.hosts.fewshot._transport import Assignment, assign
-from bpa.hosts.fewshot.pmf import PMF, pmf
-from bpa.hosts.fewshot.protonet import ProtoNet, protonet
-from bpa.hosts.fewshot.ptmap import VARIANTS, PTMap, PTMapPrediction, powered, ptmap
+from bpa.hosts.fewshot.pmf import PMF
+from bpa.hosts.fewshot.protonet import ProtoNet
+from bpa.hosts.fewshot.ptmap import VARIANTS, PTMap, PTMapPrediction, PTMapSettings, PTMapVariant, powered
 
 __all__ = [
     "PMF",
@@ -14,11 +14,10 @@ __all__ = [
     "Assignment",
     "PTMap",
     "PTMapPrediction",
+    "PTMapSettings",
+    "PTMapVariant",
     "Prediction",
     "ProtoNet",
     "assign",
-    "pmf",
     "powered",
-    "protonet",
-    "ptmap",
 ]
