@@ -522,7 +522,8 @@ def few_shot(
     out = {"scores": found.scores, "labels": found.labels}
     if host != "ptmap":
         return out
-    return out | {"class_mass": found.class_mass, "n_iter": found.n_iter, "converged": found.converged}
+    reached = found.convergence
+    return out | {"class_mass": found.class_mass, "n_iter": reached.n_iter, "converged": reached.converged}
 
 
 def ptmap_variants() -> dict[str, dict[str, Any]]:
@@ -539,11 +540,13 @@ def ptmap_variants() -> dict[str, dict[str, Any]]:
 
 def soft_assignment(logits: Tensor, mass: Tensor, **options: Any) -> Values:
     """Queries assigned to classes of prescribed mass."""
-    from bpa.hosts.fewshot import assign
+    from bpa.solvers import soft_assignment as assign
 
     found = assign(logits, mass, **options)
-    names = ("log_plan", "shift", "n_iter", "marginal_error", "converged")
-    return {name: getattr(found, name) for name in names}
+    names = ("n_iter", "marginal_error", "converged")
+    return {"log_plan": found.log_plan, "shift": found.shift} | {
+        name: getattr(found.convergence, name) for name in names
+    }
 
 
 def powered_features(x: Tensor, **options: Any) -> Tensor:

@@ -14,14 +14,17 @@ from bpa.solvers._kernel import (
     make_kernel,
 )
 from bpa.solvers._plan import SolverSettings, move_batch_first, refuse_second_derivative, solve
+from bpa.solvers._semidual import ClassShifts, SoftAssignment, class_shifts, soft_assignment
 from bpa.solvers._sinkhorn import Scalings, SymmetricScaling, alternate, symmetrise
 
 __all__ = [
+    "ClassShifts",
     "Converged",
     "ExponentialKernel",
     "LogKernel",
     "ScaledPlan",
     "Scalings",
+    "SoftAssignment",
     "Solver",
     "SolverSettings",
     "Sweeps",
@@ -31,12 +34,14 @@ __all__ = [
     "alternating_adjoint",
     "assign",
     "check_solver",
+    "class_shifts",
     "finite_bounds",
     "is_exponential_safe",
     "make_kernel",
     "move_batch_first",
     "refuse_second_derivative",
     "sinkhorn",
+    "soft_assignment",
     "solve",
     "solver_named",
     "symmetric_adjoint",

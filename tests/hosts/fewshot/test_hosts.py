@@ -290,7 +290,7 @@ def test_queries_need_not_divide_among_classes(rng: np.random.Generator) -> None
     support, ys, query, _ = make_task(rng)
     found = ptmap(support, ys, query[:22])
     np.testing.assert_allclose(found.scores.exp().sum(0).numpy(), 5.5, atol=1e-5)
-    assert bool(found.converged.all())
+    assert bool(found.convergence.converged.all())
 
 
 def test_identity_is_never_renormalised_and_a_transform_is(rng: np.random.Generator) -> None:

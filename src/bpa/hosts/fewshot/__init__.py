@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bpa.hosts.fewshot._sets import Prediction
-from bpa.hosts.fewshot._transport import Assignment, assign
 from bpa.hosts.fewshot.pmf import PMF
 from bpa.hosts.fewshot.protonet import ProtoNet
 from bpa.hosts.fewshot.ptmap import VARIANTS, PTMap, PTMapPrediction, PTMapSettings, PTMapVariant, powered
@@ -11,13 +10,11 @@ from bpa.hosts.fewshot.ptmap import VARIANTS, PTMap, PTMapPrediction, PTMapSetti
 __all__ = [
     "PMF",
     "VARIANTS",
-    "Assignment",
     "PTMap",
     "PTMapPrediction",
     "PTMapSettings",
     "PTMapVariant",
     "Prediction",
     "ProtoNet",
-    "assign",
     "powered",
 ]

@@ -14,7 +14,7 @@ on the features of a network trained with its illumination augmentation. Neither
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -26,9 +26,8 @@ from bpa._checks import check_choice, check_count, check_interval, check_positiv
 from bpa._words import explains
 from bpa.errors import ArgumentError, DTypeError
 from bpa.hosts.fewshot._sets import GramTransform, Prediction, TaskSet, join, transformed
-from bpa.hosts.fewshot._transport import Assignment, solve
-from bpa.records import Episode
-from bpa.solvers import Solver, Sweeps
+from bpa.records import Convergence, Episode
+from bpa.solvers import Solver, Sweeps, class_shifts
 from bpa.transforms.contract import Identity, SetTransform
 
 Prior = Literal["uniform", "estimate"]
@@ -71,7 +70,7 @@ class PTMapSettings:
         Normalise and centre again after the transform. Never done for the identity.
     tol, max_iter : float, int
         Largest admitted error of a class mass in queries, and Newton steps after which a task is handed
-        back unsolved (see ``PTMapPrediction.converged``).
+        back unsolved (see ``PTMapPrediction.convergence``).
 
     Examples
     --------
@@ -167,28 +166,21 @@ class PTMapPrediction(Prediction):
         Log of the final plan (row sums of the plan are one).
     class_mass : Tensor, shape (..., k)
         Number of queries per class that the last transport was asked for.
-    assignment : Assignment
-        The last transport: steps, error and convergence of each task.
-    n_iter : Tensor, shape (...), int64
-        Newton steps of all transports together.
+    convergence : Convergence
+        Newton steps of all transports of a task together, and the largest error of a class mass, in queries, of the
+        last one.
 
     Examples
     --------
     >>> import torch
     >>> from bpa.records import Episode
     >>> found = PTMap()(Episode(torch.eye(2), torch.arange(2), torch.eye(2).repeat(3, 1), n_way=2))
-    >>> found.labels.tolist(), found.class_mass.tolist(), bool(found.converged)
+    >>> found.labels.tolist(), found.class_mass.tolist(), bool(found.convergence.converged)
     ([0, 1, 0, 1, 0, 1], [3.0, 3.0], True)
     """
 
     class_mass: Tensor
-    assignment: Assignment
-    n_iter: Tensor
-
-    @property
-    def converged(self) -> Tensor:
-        """Whether the last transport of each task reached its tolerance, shape (...)."""
-        return self.assignment.converged
+    convergence: Convergence
 
 
 class PTMap(torch.nn.Module):
@@ -296,24 +288,17 @@ def _loop(z: _Rows, task: TaskSet, mass: Tensor, settings: PTMapSettings) -> PTM
             soft = torch.softmax(logits, dim=1)
             soft = soft if there is None else soft * there[:, None]
             mass = (1.0 - settings.prior_step) * mass + settings.prior_step * soft.sum(dim=-1)
-        found = solve(
-            logits,
-            mass,
-            relaxation=tau,
-            rows=there,
-            start=start,
-            tol=settings.tol,
-            max_iter=settings.max_iter,
-        )
+        found = class_shifts(
+            logits, mass, relaxation=tau, rows=there, start=start, tol=settings.tol, max_iter=settings.max_iter,
+        )  # fmt: skip
         count, start = count + found.n_iter, found.shift.detach()
         if epoch == settings.epochs:
             break
         assigned = torch.cat([known, found.plan], dim=-1)  # labelled rows keep their labels
         weights = weights + settings.step * (assigned / assigned.sum(dim=-1, keepdim=True) - weights)
     last = found.shaped(batch)
-    return PTMapPrediction(
-        task.hidden(last.log_plan), mass.detach().reshape(*batch, k), last, count.reshape(batch)
-    )
+    convergence = replace(last.convergence, n_iter=count.reshape(batch))
+    return PTMapPrediction(task.hidden(last.log_plan), mass.detach().reshape(*batch, k), convergence)
 
 
 @dataclass(frozen=True, eq=False)
