@@ -561,7 +561,7 @@ def powered_features(x: Tensor, **options: Any) -> Tensor:
 
 def pseudo_labels(probabilities: Tensor, embedding: Tensor, n_confident: int, n_labelled: int) -> Values:
     """What one head of SPICE teaches itself in one round."""
-    from bpa.hosts.clustering.spice import prototype_pseudo_labels
+    from bpa.hosts.clustering import prototype_pseudo_labels
 
     found = prototype_pseudo_labels(probabilities, embedding, n_confident=n_confident, n_labelled=n_labelled)
     return {"indices": found.indices, "labels": found.labels, "prototypes": found.prototypes}
@@ -569,7 +569,7 @@ def pseudo_labels(probabilities: Tensor, embedding: Tensor, n_confident: int, n_
 
 def double_softmax(probabilities: Tensor, labels: Tensor) -> Values:
     """The loss of SPICE and its smallest value."""
-    from bpa.hosts.clustering.spice import double_softmax_floor, double_softmax_loss
+    from bpa.hosts.clustering import double_softmax_floor, double_softmax_loss
 
     return {
         "loss": double_softmax_loss(probabilities, labels),
@@ -579,7 +579,7 @@ def double_softmax(probabilities: Tensor, labels: Tensor) -> Values:
 
 def reliable(probabilities: Tensor, features: Tensor, **options: Any) -> Values:
     """Labels worth training another network on."""
-    from bpa.hosts.clustering.spice import reliable_labels
+    from bpa.hosts.clustering import reliable_labels
 
     found = reliable_labels(probabilities, features, **options)
     return {"labels": found.labels, "n_agreeing": found.n_agreeing}
@@ -587,7 +587,7 @@ def reliable(probabilities: Tensor, features: Tensor, **options: Any) -> Values:
 
 def embedding_signs(features: Tensor, n_neighbours: int) -> Values:
     """How collapsed and how hubby features are."""
-    from bpa.hosts.clustering.spice import embedding_diagnostics
+    from bpa.hosts.clustering import embedding_diagnostics
 
     return _numbers(embedding_diagnostics(features, n_neighbours=n_neighbours))
 
@@ -596,7 +596,7 @@ def spice_heads(
     features: Tensor, weak: Tensor, strong: Tensor, *, transform: str, reg: float, seed: int, **settings: Any
 ) -> Values:
     """Clustering heads trained on their own pseudo-labels."""
-    from bpa.hosts.clustering.spice import SpiceSettings, train_clustering_heads
+    from bpa.hosts.clustering import SpiceSettings, train_clustering_heads
 
     found = train_clustering_heads(
         features, weak, strong, SpiceSettings(**settings), transform=_transform(transform, reg=reg), seed=seed

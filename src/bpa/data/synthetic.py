@@ -56,8 +56,7 @@ def sphere_clusters(
     ):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise ArgumentError(
-                f"The {name!r} parameter of sphere_clusters must be a whole number of at least {least}. "
-                f"Got {value!r}."
+                f"The {name!r} parameter of sphere_clusters must be a whole number of at least {least}. Got {value!r}."
             )
     if not (np.isfinite(noise) and noise >= 0):
         raise ArgumentError(

@@ -77,15 +77,13 @@ class QueryGallery:
             value = getattr(self, name)
             if value is not None and np.shape(value) != (shape[0],):
                 raise ShapeError(
-                    f"The {name!r} of QueryGallery must have one entry per row, {shape[0]}. Got "
-                    f"{np.shape(value)}."
+                    f"The {name!r} of QueryGallery must have one entry per row, {shape[0]}. Got {np.shape(value)}."
                 )
         for name in ("query", "gallery"):
             rows = getattr(self, name)
             if np.ndim(rows) != 1 or len(rows) == 0 or rows.min() < 0 or rows.max() >= shape[0]:
                 raise ShapeError(
-                    f"The {name!r} of QueryGallery must be a vector of at least one row number in "
-                    f"0..{shape[0] - 1}. "
+                    f"The {name!r} of QueryGallery must be a vector of at least one row number in 0..{shape[0] - 1}. "
                     f"Got shape {np.shape(rows)}."
                 )
             if len(np.unique(rows)) != len(rows):
