@@ -20,6 +20,7 @@ from bpa.estimators.clusterer import BPAClusterer
 from bpa.estimators.transformer import BPATransformer
 from bpa.plans.dense import DensePlan
 from bpa.plans.graph import GraphPlan
+from bpa.solvers import Converged
 
 Clusters = tuple[np.ndarray, np.ndarray]
 
@@ -44,7 +45,7 @@ def test_data_frames_go_in_and_come_out(clusters: Clusters) -> None:
 
 def test_spectral_clustering_takes_the_plan_without_complaint(clusters: Clusters) -> None:
     x, y = clusters
-    plan = balance(cosine_cost(torch.from_numpy(x).double()), reg=0.2, solver="symmetric").plan.numpy()
+    plan = balance(cosine_cost(torch.from_numpy(x).double()), reg=0.2, solver=Converged()).plan.numpy()
     found = SpectralClustering(5, affinity="precomputed", random_state=0).fit_predict(plan)
     assert adjusted_rand_score(y, found) > 0.9
 

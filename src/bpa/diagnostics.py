@@ -23,8 +23,10 @@ from torch import Tensor
 from bpa._checks import check_features, check_finite
 from bpa.cost import unit_rows
 from bpa.errors import ConvergenceWarning, ShapeError
+from bpa.kernels._weight import centred_cosines
 from bpa.metrics.hubs import hubness
-from bpa.transforms.choosing import AutoReg, centred_cosines, choose_reg
+from bpa.solvers import Converged
+from bpa.transforms.choosing import AutoReg, choose_reg
 from bpa.transforms.functional import balance, balanced_affinities
 
 __all__ = ["Diagnosis", "diagnose"]
@@ -179,7 +181,7 @@ def _diagnose(x: Tensor, n_items: int, reg: float | None) -> Diagnosis:
         second_eigenvalue=float(torch.linalg.eigvalsh(plan)[-2]) if n > 1 else 0.0,
         hubness_before=_hubness(cosines),
         hubness_after=_hubness(-torch.cdist(affinity, affinity)),
-        marginal_error=float(swept.marginal_error),
+        marginal_error=float(swept.convergence.marginal_error),
         products=_products(cost, weight),
         nearness=nearness,
         cloud_nearness=cloud,
@@ -261,6 +263,6 @@ def _products(cost: Tensor, reg: float) -> int:
         return 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # it is told as a number
-        result = balance((cost + cost.mT) / 2, reg=reg, solver="symmetric", tol=1e-6)
-    assert result.converged is not None  # noqa: S101 - a tolerance was asked for
-    return int(result.n_iter) if bool(result.converged) else -1
+        result = balance((cost + cost.mT) / 2, reg=reg, solver=Converged(1e-6))
+    found = result.convergence
+    return int(found.n_iter) if bool(found.converged) else -1

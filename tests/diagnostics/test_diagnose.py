@@ -11,7 +11,7 @@ from torch import Tensor
 from bpa import balance, choose_reg, diagnose
 from bpa.diagnostics import _cloud
 from bpa.errors import NonFiniteError, ShapeError
-from bpa.transforms.choosing import centred_cosines
+from bpa.kernels._weight import centred_cosines
 
 
 def groups(seed: int = 0, *, k: int = 5, each: int = 16, d: int = 64, noise: float = 0.8) -> Tensor:

@@ -13,6 +13,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from bpa import balanced_affinities, choose_reg
 from bpa.errors import ArgumentError
 from bpa.estimators.transformer import BPATransformer
+from bpa.solvers import Converged
 
 
 def draw(noise: float = 1.0, seed: int = 0) -> np.ndarray:
@@ -27,9 +28,7 @@ def draw(noise: float = 1.0, seed: int = 0) -> np.ndarray:
 def test_fitted_rows_are_the_rows_of_the_converged_transform(noise: float, metric: str) -> None:
     x = draw(noise)
     fitted = BPATransformer(reg="auto", metric=metric, tol=1e-10).fit(x)
-    expected = balanced_affinities(
-        torch.from_numpy(x), reg="auto", cost=metric, solver="symmetric", tol=1e-10
-    )
+    expected = balanced_affinities(torch.from_numpy(x), reg="auto", cost=metric, solver=Converged(1e-10))
     np.testing.assert_allclose(fitted.transform(x), expected.numpy(), rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(fitted.transform(x[7:9]), fitted.transform(x)[7:9])
 

@@ -18,6 +18,7 @@ from bpa import ConvergenceWarning, balanced_affinities
 from bpa.cost import cosine_cost
 from bpa.errors import ArgumentError
 from bpa.estimators.transformer import BPATransformer
+from bpa.solvers import Converged
 
 
 @parametrize_with_checks(
@@ -38,7 +39,7 @@ def test_is_a_scikit_learn_estimator(estimator, check) -> None:
 def test_fitted_rows_are_the_converged_transform(clusters, metric: str, scale: str | None) -> None:
     features = torch.from_numpy(clusters[0]).double()
     fitted = BPATransformer(reg=0.2, metric=metric, scale=scale, tol=1e-11).fit(features.numpy())
-    expected = balanced_affinities(features, reg=0.2, cost=metric, solver="symmetric", tol=1e-11, scale=scale)
+    expected = balanced_affinities(features, reg=0.2, cost=metric, solver=Converged(1e-11), scale=scale)
     np.testing.assert_allclose(fitted.transform(features.numpy()), expected.numpy(), atol=1e-8)
     assert fitted.converged_
     assert fitted.marginal_error_ <= 1e-11

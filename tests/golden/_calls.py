@@ -36,6 +36,18 @@ def _numbers(record: Any, prefix: str = "", *, leave_out: tuple[str, ...] = ()) 
     }
 
 
+def _with_solver(options: Values) -> Values:
+    """Options in the golden spelling, ``solver``, ``n_iter``, ``tol``, ``max_iter``, with one choice of a solver."""
+    from bpa.solvers import Converged, Sweeps
+
+    rest = {
+        key: value for key, value in options.items() if key not in ("solver", "n_iter", "tol", "max_iter")
+    }
+    if options.get("solver") == "symmetric":
+        return {**rest, "solver": Converged(options.get("tol"), options.get("max_iter") or 300)}
+    return {**rest, "solver": Sweeps(options.get("n_iter") or 5)}
+
+
 # ---------------------------------------------------------------------------------------- W, costs, balance
 
 
@@ -43,14 +55,14 @@ def affinities(x: Tensor, **options: Any) -> Tensor:
     """W of a set or a batch of sets, by the function."""
     from bpa import balanced_affinities
 
-    return balanced_affinities(x, **options)
+    return balanced_affinities(x, **_with_solver(options))
 
 
 def affinity_layer(x: Tensor, *, mask: Tensor | None = None, **options: Any) -> Tensor:
     """W of a set or a batch of sets, by the module."""
     from bpa import BPA
 
-    return BPA(**options)(x, mask=mask)
+    return BPA(**_with_solver(options))(x, mask=mask)
 
 
 def attention(
@@ -64,22 +76,22 @@ def attention(
     """W V, by the module."""
     from bpa import BPAAttention
 
-    return BPAAttention(**options)(x, values=values, mask=mask, support_labels=support_labels)
+    return BPAAttention(**_with_solver(options))(x, values=values, mask=mask, support_labels=support_labels)
 
 
 def balanced(cost: Tensor, **options: Any) -> Values:
     """The plan of given costs, its potentials and its report; ``converged`` is absent where no tolerance was asked."""
     from bpa import balance
 
-    found = balance(cost, **options)
+    found = balance(cost, **_with_solver(options))
     out = {
         "plan": found.plan,
         "log_u": found.log_u,
         "log_v": found.log_v,
-        "n_iter": found.n_iter,
-        "marginal_error": found.marginal_error,
+        "n_iter": found.convergence.n_iter,
+        "marginal_error": found.convergence.marginal_error,
     }
-    return out if found.converged is None else {**out, "converged": found.converged}
+    return {**out, "converged": found.convergence.converged} if options.get("solver") == "symmetric" else out
 
 
 def matching(cost: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -100,14 +112,14 @@ def rectangular_balance(
     log_kernel: Tensor, log_row: Tensor | None, log_col: Tensor | None, n_iter: int
 ) -> Values:
     """The plan of any kernel with any marginals."""
-    from bpa.solvers import sinkhorn
+    from bpa.solvers import Sweeps, sinkhorn
 
-    found = sinkhorn(log_kernel, log_row, log_col, n_iter=n_iter)
+    found = sinkhorn(log_kernel, log_row, log_col, solver=Sweeps(n_iter))
     return {
         "plan": found.plan,
         "log_u": found.log_u,
         "log_v": found.log_v,
-        "marginal_error": found.marginal_error,
+        "marginal_error": found.convergence.marginal_error,
     }
 
 
@@ -143,7 +155,7 @@ def named_transform(
 def _transform(name: str, *, reg: float | str = 0.1, n_iter: int | None = None) -> Any:
     from bpa.transforms.names import make_transform
 
-    return make_transform(name, reg=reg, n_iter=n_iter)
+    return make_transform(name, reg=reg, **_with_solver({"n_iter": n_iter}))
 
 
 # ---------------------------------------------------------------------------------------- converged plans

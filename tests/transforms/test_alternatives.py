@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bpa import BPA, BPAAttention
 from bpa.errors import ArgumentError
+from bpa.solvers import Sweeps
 from bpa.transforms.alternatives import (
     PCA,
     Attention,
@@ -98,7 +99,7 @@ def test_row_softmax_is_its_definition(x: Tensor) -> None:
 
 def test_row_softmax_is_a_half_sweep_of_bpa(x: Tensor) -> None:
     # one sweep is rows, then columns: dividing BPA's columns out again leaves the row softmax
-    one = BPA(reg=0.2, n_iter=1)(x[0])
+    one = BPA(reg=0.2, solver=Sweeps(1))(x[0])
     half = RowSoftmax(0.2)(x[0])
     off = ~torch.eye(9, dtype=torch.bool)
     ratio = torch.where(off, one / half, torch.nan)
@@ -159,7 +160,9 @@ def test_every_name_makes_a_transform(x: Tensor, name: str) -> None:
 def test_names_carry_a_width_and_unknown_ones_are_explained(x: Tensor) -> None:
     assert make_transform("pca:3")(x).shape == (3, 9, 3)
     assert make_transform("spectral:4")(x).shape == (3, 9, 4)
-    torch.testing.assert_close(make_transform("bpa", reg=0.2, n_iter=7)(x), BPA(reg=0.2, n_iter=7)(x))
+    torch.testing.assert_close(
+        make_transform("bpa", reg=0.2, solver=Sweeps(7))(x), BPA(reg=0.2, solver=Sweeps(7))(x)
+    )
     for bad in ("bqa", "unit:3", "pca:x"):
         with pytest.raises(ArgumentError, match="is not known"):
             make_transform(bad)

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from bpa.cost import cosine_cost, unit_rows
 from bpa.errors import ArgumentError, ConvergenceWarning, MissingExtraError
-from bpa.transforms.choosing import AutoReg, standardise, standardise_rows, weigh
+from bpa.kernels._standardise import AutoReg, standardise, standardise_rows
+from bpa.kernels._weight import weigh
+from bpa.solvers import Converged
 from bpa.transforms.functional import balance
 
 try:
@@ -158,17 +160,15 @@ class BPATransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             result = balance(
                 costs,
                 reg=self.reg_,
-                solver="symmetric",
-                tol=self.tol,
-                max_iter=self.max_iter,
+                solver=Converged(self.tol, self.max_iter),
             )
         if self.reg == "auto":
             self.choice_ = standardise(result.plan, cosines, weight, diagonal=1.0, mask=None)[1]
         largest = float(result.plan.max())
         self.potential_ = result.log_u.numpy()
         self.scale_ = largest if self.scale == "max" and largest > 0 else 1.0
-        self.n_iter_ = int(result.n_iter)
-        self.marginal_error_ = float(result.marginal_error)
+        self.n_iter_ = int(result.convergence.n_iter)
+        self.marginal_error_ = float(result.convergence.marginal_error)
         self.converged_ = self.marginal_error_ <= self.tol
         self._n_features_out = len(self.item_of_sample_)
         if not self.converged_:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 
@@ -41,13 +42,9 @@ class Balance:
     plan : Tensor, shape (..., n, m)
         diag(u) K diag(v). Its column sums are exact after alternating sweeps, its row sums nearly.
     log_u, log_v : Tensor, shapes (..., n) and (..., m)
-        Logarithms of the scalings; equal for the symmetric solver.
-    n_iter : Tensor, shape (...), int64
-        Sweeps done, or products with K spent by the symmetric solver.
-    marginal_error : Tensor, shape (...)
-        Largest relative error of a row sum.
-    converged : Tensor, shape (...), bool, or None
-        Whether the tolerance was reached; None where none was asked for.
+        Logarithms of the scalings; equal for the symmetric plan.
+    convergence : Convergence
+        Sweeps or products spent, the largest relative error of a row sum, and whether that counts as balanced.
     reg : float, optional
         The entropy weight that turned a cost into K.
     """
@@ -55,7 +52,9 @@ class Balance:
     plan: Tensor
     log_u: Tensor
     log_v: Tensor
-    n_iter: Tensor
-    marginal_error: Tensor
-    converged: Tensor | None = None
+    convergence: Convergence
     reg: float | None = None
+
+    def to(self, dtype: torch.dtype) -> Balance:
+        """The same plan and scalings as numbers of another type."""
+        return replace(self, plan=self.plan.to(dtype), log_u=self.log_u.to(dtype), log_v=self.log_v.to(dtype))

@@ -25,6 +25,7 @@ from bpa.records import FeatureSet, RunRecord
 from bpa.report.table import Table
 from bpa.runs.environment import describe_environment
 from bpa.runs.store import RunStore, write_atomically
+from bpa.solvers import PAPER_SWEEPS, Sweeps
 from bpa.transforms.names import TRANSFORMS, USES_REG, make_transform
 
 if TYPE_CHECKING:
@@ -346,7 +347,11 @@ class _RowsOf:
             return spectral_rows(_symmetric(affinity), k, seed=seed)
         if name == "spectral-knn":
             return _knn_rows(x, k, seed=seed)
-        transform = make_transform(name, reg=0.1 if reg is None else reg, n_iter=self.config.n_iter)
+        transform = make_transform(
+            name,
+            reg=0.1 if reg is None else reg,
+            solver=PAPER_SWEEPS if self.config.n_iter is None else Sweeps(self.config.n_iter),
+        )
         rows: NDArray[Any] = transform(x).cpu().numpy()
         return rows
 

@@ -28,6 +28,7 @@ from bpa.runs.clustering import k_means, spectral_rows
 from bpa.runs.environment import describe_environment
 from bpa.runs.store import RunStore
 from bpa.runs.study import Progress, Study, StudyOptions, StudyResult
+from bpa.solvers import Converged
 from bpa.transforms.alternatives import CosineRows, RowSoftmax, UnitNorm
 
 if TYPE_CHECKING:
@@ -109,8 +110,8 @@ COLUMNS: Mapping[str, _Column] = {
     "bpa 0.1 unscaled zero": _bpa_column(
         0.1, "BPA, exp(-C/0.1), no stretch, diagonal 0", scale=None, diagonal=0.0
     ),
-    "bpa 0.1 symmetric": _bpa_column(0.1, "BPA, exp(-C/0.1), converged symmetric plan", solver="symmetric"),
-    "bpa 0.5 symmetric": _bpa_column(0.5, "BPA, exp(-C/0.5), converged symmetric plan", solver="symmetric"),
+    "bpa 0.1 symmetric": _bpa_column(0.1, "BPA, exp(-C/0.1), converged symmetric plan", solver=Converged()),
+    "bpa 0.5 symmetric": _bpa_column(0.5, "BPA, exp(-C/0.5), converged symmetric plan", solver=Converged()),
     "bpa-attn 0.1": _set_transform("W x, exp(-C/0.1), stretched", lambda x: _bpa(x, 0.1) @ x),
     "bpa 0.1 before PCA": _Column(
         "BPA, exp(-C/0.1), of the points before PCA", lambda _x, full, _k, _seed: _bpa(full, 0.1)

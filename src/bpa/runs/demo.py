@@ -26,6 +26,7 @@ from bpa.runs.clustering import ClusterConfig, run_clustering
 from bpa.runs.environment import describe_environment
 from bpa.runs.fewshot import FewShotConfig, run_fewshot
 from bpa.runs.store import RunStore
+from bpa.solvers import Sweeps
 from bpa.transforms.functional import balanced_affinities
 
 Progress = Callable[[int, int], None]
@@ -185,7 +186,7 @@ def _ways(x: torch.Tensor, config: RetrievalDemoConfig) -> dict[str, torch.Tenso
     centred = torch.nn.functional.normalize(unit - unit.mean(dim=0), dim=1)
     out["centred cosine"] = 1 - centred @ centred.T
     for reg in config.regs:
-        w = balanced_affinities(x, reg=reg, n_iter=config.n_iter)
+        w = balanced_affinities(x, reg=reg, solver=Sweeps(config.n_iter))
         out[f"bpa {reg}, row cosine"] = cosine_cost(w)
         out[f"bpa {reg}, row distance"] = torch.cdist(w, w)
     return out
@@ -247,7 +248,7 @@ def _affinities(features: FeatureSet, reg: float) -> tuple[dict[str, list[float]
     """Return a small set before and after the transform, and the two halves of the distance between two rows."""
     x, labels = torch.from_numpy(features.features).double(), _labels(features)
     before = 1 - cosine_cost(x)
-    after = balanced_affinities(x, reg=reg, n_iter=5)
+    after = balanced_affinities(x, reg=reg)
     same = labels[:, None] == labels[None, :]
     w = after.numpy()
     difference = np.abs(w[:, None, :] - w[None, :, :])  # (i, j, k): what item k says about i and j

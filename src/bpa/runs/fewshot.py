@@ -21,6 +21,7 @@ from bpa.records import Episode, FeatureSet, RunRecord
 from bpa.report.table import Table
 from bpa.runs.environment import describe_environment
 from bpa.runs.store import Journal, RunStore
+from bpa.solvers import PAPER_SWEEPS, Sweeps
 from bpa.transforms.names import FREE, TRANSFORMS, USES_REG, make_transform
 
 HOSTS = ("protonet", "ptmap", "pmf", "sillnet", "ptmap-sf")
@@ -383,7 +384,9 @@ def _cell_config(config: FewShotConfig, cell: Cell) -> dict[str, Any]:
 
 def _host(cell: Cell, config: FewShotConfig) -> Callable[[Episode, Tensor | None], Prediction]:
     transform = make_transform(
-        cell.transform, reg=0.1 if cell.reg is None else cell.reg, n_iter=config.n_iter
+        cell.transform,
+        reg=0.1 if cell.reg is None else cell.reg,
+        solver=PAPER_SWEEPS if config.n_iter is None else Sweeps(config.n_iter),
     )
     if cell.host == "protonet":
         protonet = ProtoNet(transform).eval()

@@ -37,6 +37,7 @@ from bpa.report.table import Table
 from bpa.runs.environment import describe_environment
 from bpa.runs.paper_retrieval import PAPER_REG, paper_row
 from bpa.runs.store import RunStore, write_atomically
+from bpa.solvers import Sweeps
 from bpa.transforms.names import USES_REG, make_transform
 
 __all__ = [
@@ -506,7 +507,7 @@ def rank_way(
             )  # fmt: skip
         assert ranking.diagnostics is not None  # noqa: S101 - asked for
         return ranking.distances, ranking.diagnostics.notes
-    made = make_transform(way.method, reg=way.reg or 0.1, n_iter=config.n_iter)
+    made = make_transform(way.method, reg=way.reg or 0.1, solver=Sweeps(config.n_iter))
     z = made(joint)
     source = FeatureSource(z)
     first = 0 if same else n_query

@@ -19,6 +19,7 @@ from bpa.memory import estimate_affinities, format_bytes
 from bpa.plans.dense import DensePlan
 from bpa.records import FeatureSet
 from bpa.runs.store import write_atomically
+from bpa.solvers import PAPER_SWEEPS, Sweeps
 from bpa.transforms.names import make_transform
 
 Want = Literal["rows", "top-k", "blocks", "distances"]
@@ -132,7 +133,16 @@ def _rows(
             f"want of it: --want top-k ({format_bytes(graph)} for k={config.k}), --want blocks (W on disk), --want "
             "distances --items 0 1 2; or raise --budget."
         )
-    rows = make_transform(config.transform, reg=config.reg, n_iter=config.n_iter)(x).detach().cpu().numpy()
+    rows = (
+        make_transform(
+            config.transform,
+            reg=config.reg,
+            solver=PAPER_SWEEPS if config.n_iter is None else Sweeps(config.n_iter),
+        )(x)
+        .detach()
+        .cpu()
+        .numpy()
+    )
     if target.suffix.lower() == ".npy":
         buffer = io.BytesIO()
         np.save(buffer, rows, allow_pickle=False)

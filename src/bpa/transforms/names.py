@@ -7,6 +7,7 @@ from typing import Literal
 from torch import Tensor
 
 from bpa.errors import ArgumentError
+from bpa.solvers import PAPER_SWEEPS, Solver
 from bpa.transforms.alternatives import (
     PCA,
     Attention,
@@ -18,7 +19,8 @@ from bpa.transforms.alternatives import (
     UnitNorm,
 )
 from bpa.transforms.contract import Identity, SetTransform
-from bpa.transforms.functional import BPA, BPAAttention, balanced_affinities
+from bpa.transforms.functional import balanced_affinities
+from bpa.transforms.layers import BPA, BPAAttention
 
 TRANSFORMS = (
     "identity", "unit", "centred", "cosine", "softmax", "dual-softmax", "pca", "spectral", "bpa", "bpa-attn",
@@ -30,21 +32,21 @@ FREE = ("identity", "unit", "centred")
 
 
 class CosineBPA(BPA):
-    """`BPA` that hosts working on inner products can hand cosines to; built with ``reg`` and ``n_iter`` only."""
+    """`BPA` that hosts working on inner products can hand cosines to; built with ``reg`` and ``solver`` only."""
 
-    def __init__(self, reg: float | Literal["auto"] = 0.1, n_iter: int | None = None) -> None:
-        super().__init__(reg, n_iter)
-        self.reg, self.n_iter = reg, n_iter
+    def __init__(self, reg: float | Literal["auto"] = 0.1, solver: Solver = PAPER_SWEEPS) -> None:
+        super().__init__(reg, solver)
+        self.reg, self.solver = reg, solver
 
     def from_cosines(self, cosines: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Affinities (..., n, n) of rows with these cosines."""
         return balanced_affinities(
-            1.0 - cosines, reg=self.reg, n_iter=self.n_iter, cost="precomputed", mask=mask
+            1.0 - cosines, reg=self.reg, solver=self.solver, cost="precomputed", mask=mask
         )
 
 
 def make_transform(
-    name: str, *, reg: float | Literal["auto"] = 0.1, n_iter: int | None = None, dim: int = 5
+    name: str, *, reg: float | Literal["auto"] = 0.1, solver: Solver = PAPER_SWEEPS, dim: int = 5
 ) -> SetTransform:
     """Build a set transform from its name.
 
@@ -56,8 +58,8 @@ def make_transform(
         (``"bpa-attn:pca:40@x"``).
     reg : float or "auto"
         Entropy weight or temperature, where the transform has one; ``"auto"`` is understood by BPA alone.
-    n_iter : int, optional
-        Sweeps of BPA; None is its default.
+    solver : Sweeps or Converged
+        Of BPA.
     dim : int
         Width of ``pca`` and ``spectral`` when the name gives none. The default, 5, is where the paper's
         table has both at their best.
@@ -71,7 +73,7 @@ def make_transform(
         inner, _, of = rest.partition("@")
         if inner.partition(":")[0] in ("pca", "spectral") and of in ("", "x"):
             values = make_transform(inner, reg=reg, dim=dim)
-            weights = make_transform("bpa", reg=reg, n_iter=n_iter)
+            weights = make_transform("bpa", reg=reg, solver=solver)
             return Attention(weights, values, of=Identity() if of else None)
     if base not in TRANSFORMS or (rest and (base not in ("pca", "spectral") or not rest.isdigit())):
         raise ArgumentError(
@@ -79,9 +81,9 @@ def make_transform(
             f"bpa-attn:pca:40 mixes a reduced set)."
         )
     if base == "bpa":
-        return CosineBPA(reg, n_iter)
+        return CosineBPA(reg, solver)
     if base == "bpa-attn":
-        return BPAAttention(reg, n_iter)
+        return BPAAttention(reg, solver)
     if reg == "auto" and base in USES_REG:
         raise ArgumentError(f"reg='auto' is a rule for bpa; {base!r} needs a number.")
     temperature = 0.1 if reg == "auto" else float(reg)

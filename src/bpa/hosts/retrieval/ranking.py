@@ -38,7 +38,7 @@ from bpa.plans.comparison import (
 from bpa.plans.dense import DensePlan
 from bpa.plans.neighbours import DistanceSource, FeatureSource, block_rows, spans
 from bpa.plans.sparse_rows import SparseRows
-from bpa.solvers import sinkhorn
+from bpa.solvers import Sweeps, sinkhorn
 
 __all__ = ["Diagnostics", "Ranking", "estimate_rank", "rank", "rerank", "row_source"]
 
@@ -635,7 +635,7 @@ def _dense_euclidean(x: Tensor, settings: _Settings) -> _Held:
     log_kernel = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
     log_kernel.div_(-settings.reg * log_kernel.max().clamp_min(torch.finfo(x.dtype).tiny))
     log_kernel.fill_diagonal_(-torch.inf)
-    balanced = sinkhorn(log_kernel, n_iter=settings.n_iter)
+    balanced = sinkhorn(log_kernel, solver=Sweeps(settings.n_iter))
     plan = balanced.plan
     scale = float(plan.max())
     error = float((plan.sum(dim=1) - 1).abs().max())
