@@ -30,7 +30,7 @@ def check_features(x: object, *, argument: str, function: str) -> None:
     if not is_tracing() and x.shape[-2] == 0:
         raise ShapeError(
             f"The {argument!r} parameter of {function} must have shape (..., n, d) with n ≥ 1. "
-            f"Got {tuple(x.shape)}. An empty set has no affinities; pass mask=... for padded sets."
+            f"Got {tuple(x.shape)}. An empty set has nothing to compare; pass mask=... for padded sets."
         )
     if not is_tracing() and x.shape[-1] == 0:
         raise ShapeError(
