@@ -291,15 +291,12 @@ def test_a_truncated_file_is_refused(
             read_features(path)
 
 
-def test_a_pickle_broken_anywhere_never_does_worse_than_an_error(
-    tmp_path: Path, rng: np.random.Generator
-) -> None:
-    whole = bytearray(pickle.dumps({0: [np.ones(2, "f4")], 1: [np.ones(2, "f4")]}, protocol=4))
-    path = tmp_path / "x.plk"
+def outcomes_of_damage(path: Path, whole: bytes, *, step: int = 1) -> set[str]:
+    """What reading ends in when one byte at a time is something else; any other error than ours gets through."""
     outcomes = set()
-    for position in range(len(whole)):
+    for position in range(0, len(whole), step):
         for value in (0, 40, 82, 99, 255):
-            broken = whole.copy()
+            broken = bytearray(whole)
             broken[position] = value
             path.write_bytes(broken)
             try:
@@ -307,26 +304,19 @@ def test_a_pickle_broken_anywhere_never_does_worse_than_an_error(
                 outcomes.add("read")
             except (FileError, NonFiniteError) as error:
                 outcomes.add(type(error).__name__)
-    assert {"read", "FileError", "UnsafeFileError"} <= outcomes
+    return outcomes
+
+
+def test_a_pickle_broken_anywhere_never_does_worse_than_an_error(tmp_path: Path) -> None:
+    whole = pickle.dumps({0: [np.ones(2, "f4")], 1: [np.ones(2, "f4")]}, protocol=4)
+    assert {"read", "FileError", "UnsafeFileError"} <= outcomes_of_damage(tmp_path / "x.plk", whole)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_an_npz_broken_anywhere_never_does_worse_than_an_error(tmp_path: Path, save: Any) -> None:
     save(tmp_path / "whole.npz", features=np.ones((2, 3), "f4"), labels=np.array([0, 1]))
-    whole = bytearray((tmp_path / "whole.npz").read_bytes())
-    path = tmp_path / "x.npz"
-    outcomes = set()
-    for position in range(0, len(whole), 3):
-        for value in (0, 40, 99, 255):
-            broken = whole.copy()
-            broken[position] = value
-            path.write_bytes(broken)
-            try:
-                read_features(path)
-                outcomes.add("read")
-            except (FileError, NonFiniteError) as error:
-                outcomes.add(type(error).__name__)
-    assert {"read", "FileError"} <= outcomes
+    whole = (tmp_path / "whole.npz").read_bytes()
+    assert {"read", "FileError"} <= outcomes_of_damage(tmp_path / "x.npz", whole, step=3)
 
 
 def test_arrays_nobody_asked_for_are_not_looked_at(tmp_path: Path, rng: np.random.Generator) -> None:
