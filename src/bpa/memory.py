@@ -90,6 +90,14 @@ def parse_bytes(size: str | int | float) -> int:
 def format_bytes(n_bytes: int | float) -> str:
     """Write a number of bytes for a reader: three digits and a decimal unit.
 
+    Parameters
+    ----------
+    n_bytes : int or float
+
+    Returns
+    -------
+    str
+
     Examples
     --------
     >>> format_bytes(1_487_000_000), format_bytes(812)

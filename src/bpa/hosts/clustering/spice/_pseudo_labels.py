@@ -107,6 +107,15 @@ def double_softmax_loss(probabilities: Tensor, labels: Tensor) -> Tensor:
 def double_softmax_floor(n_clusters: int) -> float:
     """Smallest value of the double softmax loss: log((e + K − 1) / e).
 
+    Parameters
+    ----------
+    n_clusters : int
+        K.
+
+    Returns
+    -------
+    float
+
     Examples
     --------
     >>> round(double_softmax_floor(10), 4), round(double_softmax_floor(20), 4)
