@@ -31,6 +31,13 @@ class FeatureSet:
         Name of the split of each row.
     source, sha256 : str
         Where the rows were read from, and the checksum of that file.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> made = FeatureSet(np.eye(4, dtype=np.float32), np.array([0, 0, 1, 1]), class_names=("cat", "dog"))
+    >>> len(made), made.dim, made.name_of(1), len(made.select(np.array([0, 3])))
+    (4, 4, 'dog', 2)
     """
 
     features: np.ndarray

@@ -29,6 +29,14 @@ class Episode:
         The truth, where it is known.
     support_mask, query_mask : Tensor, shape (..., L) and (..., Q), bool, optional
         True at the rows that exist, for tasks padded to one size.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from bpa.hosts.fewshot import ProtoNet
+    >>> task = Episode(torch.eye(2), torch.tensor([0, 1]), torch.tensor([[0.9, 0.1]]), n_way=2)
+    >>> ProtoNet()(task).labels
+    tensor([0])
     """
 
     support: Tensor
@@ -59,6 +67,13 @@ class QueryGallery:
         The view each row was taken from.
     source : str
         Where the rows came from.
+
+    Examples
+    --------
+    >>> x, identity = np.eye(4, dtype=np.float32), np.array([7, 7, 9, 9])
+    >>> task = QueryGallery(x, query=np.array([0]), gallery=np.array([1, 2, 3]), ids=identity)
+    >>> task.self_index is None, len(task.gallery)
+    (True, 3)
     """
 
     features: np.ndarray
