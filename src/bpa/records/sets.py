@@ -35,11 +35,10 @@ class FeatureSet:
 
     Examples
     --------
-    >>> animals = FeatureSet(np.eye(4, dtype=np.float32), labels=np.array([0, 0, 1, 1]), class_names=("cat", "dog"))
-    >>> len(animals), animals.dim, animals.name_of(1)
-    (4, 4, 'dog')
-    >>> animals.select(animals.labels == 1).labels.tolist()
-    [1, 1]
+    >>> import numpy as np
+    >>> made = FeatureSet(np.eye(4, dtype=np.float32), np.array([0, 0, 1, 1]), class_names=("cat", "dog"))
+    >>> len(made), made.dim, made.name_of(1), len(made.select(np.array([0, 3])))
+    (4, 4, 'dog', 2)
     """
 
     features: np.ndarray

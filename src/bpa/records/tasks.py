@@ -34,10 +34,10 @@ class Episode:
     Examples
     --------
     >>> import torch
-    >>> task = Episode(torch.eye(2), torch.tensor([0, 1]), query=torch.rand(6, 2), n_way=2)
-    >>> batch = Episode(torch.rand(8, 5, 16), torch.arange(5).expand(8, 5), query=torch.rand(8, 75, 16), n_way=5)
-    >>> batch.query.shape[:-2]  # eight tasks
-    torch.Size([8])
+    >>> from bpa.hosts.fewshot import ProtoNet
+    >>> task = Episode(torch.eye(2), torch.tensor([0, 1]), torch.tensor([[0.9, 0.1]]), n_way=2)
+    >>> ProtoNet()(task).labels
+    tensor([0])
     """
 
     support: Tensor
@@ -71,10 +71,10 @@ class QueryGallery:
 
     Examples
     --------
-    >>> everyone = np.arange(3)
-    >>> task = QueryGallery(np.eye(3, dtype=np.float32), everyone[:1], everyone[1:], ids=np.array([7, 7, 8]))
-    >>> task.self_index is None  # nobody is on both sides
-    True
+    >>> x, identity = np.eye(4, dtype=np.float32), np.array([7, 7, 9, 9])
+    >>> task = QueryGallery(x, query=np.array([0]), gallery=np.array([1, 2, 3]), ids=identity)
+    >>> task.self_index is None, len(task.gallery)
+    (True, 3)
     """
 
     features: np.ndarray
