@@ -8,10 +8,10 @@ and only the k shifts g are unknown. They minimise the convex function
 
 .. math:: \phi(g) = \sum_i \mathrm{logsumexp}_j(a_{ij} + g_j) + \sum_j c_j \frac{e^{-\tau g_j} - 1}{\tau},
 
-whose gradient is ``colsum(P) - c e^{-τ g}`` and whose Hessian is ``diag(colsum P) - PᵀP + diag(τ c e^{-τ
-g})``. ``τ = 0`` (where the second term is ``-c·g``) holds the class masses at ``c`` exactly; ``τ = 1/(λ
-ρ)`` is the Kullback-Leibler relaxation of weight ρ, whose scaling iteration raises the column update to
-the power ``ρ/(ρ + 1/λ)``.
+whose gradient is ``colsum(P) - c e^{-τ g}`` and whose Hessian is
+``diag(colsum P) - PᵀP + diag(τ c e^{-τ g})``. ``τ = 0`` (where the second term is ``-c·g``) holds the class
+masses at ``c`` exactly; ``τ = 1/(λ ρ)`` is the Kullback-Leibler relaxation of weight ρ, whose scaling
+iteration raises the column update to the power ``ρ/(ρ + 1/λ)``.
 
 A scaling loop needs thousands of sweeps where classes are well separated; Newton needs 2 to 15 steps, and
 1 to 4 from the previous shifts. Nothing underflows, since only softmaxes are formed. Each task stops on
