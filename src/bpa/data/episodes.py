@@ -124,7 +124,8 @@ def draw_tasks(
     n_tasks : int
         Number of tasks.
     protocol : {"ptmap", "balanced", "dirichlet"}
-        See the module.
+        The published 10,000-task list, index for index; tasks from all rows of a class, each with a random stream of
+        its own; or the same with unbalanced query counts.
     seed : int
         Seed of the list (``ptmap``), or of every task together with its number.
     concentration : float

@@ -167,7 +167,9 @@ def evaluate_ranking(
     junk_id : int or None
         Identity of gallery items that are neither right nor wrong.
     average_precision : {"finite-sum", "trapezoid", "scikit-learn"}
-        The definition; see the module.
+        Mean over relevant items of the precision there (torchreid, fast-reid, TREC); of the average of the precision
+        there and just before (the old Market and Oxford evaluation; never larger); or the first, with a block of tied
+        distances read as one threshold.
     ties : {"index", "pessimistic"}
         Equal distances are ranked by gallery position, or with the relevant items last.
     empty : {"skip", "zero", "error"}
@@ -181,6 +183,13 @@ def evaluate_ranking(
     Returns
     -------
     RetrievalScores
+
+    Raises
+    ------
+    ArgumentError
+        When only one side has cameras, a query comes twice, or no query has a relevant item.
+    ShapeError
+        When distances, identities and cameras are not of the same queries and gallery items.
 
     Examples
     --------
