@@ -13,7 +13,7 @@ import io
 import json
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -595,31 +595,53 @@ def few_shot(
     """
     from bpa import BPA
     from bpa.hosts import fewshot
+    from bpa.records import Episode
 
     chosen = BPA(reg=reg) if transform == "bpa-module" else _transform(transform, reg=reg)  # type: ignore[arg-type]
-    function = {"protonet": fewshot.protonet, "pmf": fewshot.pmf, "ptmap": fewshot.ptmap}[host]
-    settings = {} if variant is None else dict(fewshot.VARIANTS[variant])
-    found = function(support, support_labels, query, transform=chosen, **{**settings, **options})
+    masks = {name: options.pop(name) for name in ("support_mask", "query_mask") if name in options}
+    episode = Episode(support, support_labels, query, n_way=int(support_labels.max()) + 1, **masks)
+    if host == "protonet":
+        found = fewshot.ProtoNet(chosen, **options)(episode)
+    elif host == "pmf":
+        classifier = fewshot.PMF(chosen)
+        with torch.no_grad():
+            classifier.scale_cls.fill_(options.get("scale", 10.0))
+            classifier.bias.fill_(options.get("bias", 0.0))
+        found = classifier(episode)
+    else:
+        prior = options.pop("prior", "uniform")
+        given = prior if isinstance(prior, Tensor) else None
+        settings = fewshot.PTMapSettings() if variant is None else fewshot.VARIANTS[variant]
+        settings = replace(settings, prior="uniform" if given is not None else prior, **options)
+        found = fewshot.PTMap(chosen, settings)(episode, class_mass=given)
     out = {"scores": found.scores, "labels": found.labels}
     if host != "ptmap":
         return out
-    return out | {"class_mass": found.class_mass, "n_iter": found.n_iter, "converged": found.converged}
+    reached = found.convergence
+    return out | {"class_mass": found.class_mass, "n_iter": reached.n_iter, "converged": reached.converged}
 
 
 def ptmap_variants() -> dict[str, dict[str, Any]]:
-    """The published settings of PT-MAP, by name."""
-    from bpa.hosts.fewshot import VARIANTS
+    """The published settings of PT-MAP, by name: the epochs, and what is not the default."""
+    from bpa.hosts.fewshot import VARIANTS, PTMapSettings
 
-    return {name: dict(settings) for name, settings in VARIANTS.items()}
+    plain = PTMapSettings()
+    return {
+        name: {"epochs": variant.epochs}
+        | {key: getattr(variant, key) for key in vars(plain) if getattr(variant, key) != getattr(plain, key)}
+        for name, variant in VARIANTS.items()
+    }
 
 
 def soft_assignment(logits: Tensor, mass: Tensor, **options: Any) -> Values:
     """Queries assigned to classes of prescribed mass."""
-    from bpa.hosts.fewshot import assign
+    from bpa.solvers import soft_assignment as assign
 
     found = assign(logits, mass, **options)
-    names = ("log_plan", "shift", "n_iter", "marginal_error", "converged")
-    return {name: getattr(found, name) for name in names}
+    names = ("n_iter", "marginal_error", "converged")
+    return {"log_plan": found.log_plan, "shift": found.shift} | {
+        name: getattr(found.convergence, name) for name in names
+    }
 
 
 def powered_features(x: Tensor, **options: Any) -> Tensor:
@@ -634,7 +656,7 @@ def powered_features(x: Tensor, **options: Any) -> Tensor:
 
 def pseudo_labels(probabilities: Tensor, embedding: Tensor, n_confident: int, n_labelled: int) -> Values:
     """What one head of SPICE teaches itself in one round."""
-    from bpa.hosts.clustering.spice import prototype_pseudo_labels
+    from bpa.hosts.clustering import prototype_pseudo_labels
 
     found = prototype_pseudo_labels(probabilities, embedding, n_confident=n_confident, n_labelled=n_labelled)
     return {"indices": found.indices, "labels": found.labels, "prototypes": found.prototypes}
@@ -642,7 +664,7 @@ def pseudo_labels(probabilities: Tensor, embedding: Tensor, n_confident: int, n_
 
 def double_softmax(probabilities: Tensor, labels: Tensor) -> Values:
     """The loss of SPICE and its smallest value."""
-    from bpa.hosts.clustering.spice import double_softmax_floor, double_softmax_loss
+    from bpa.hosts.clustering import double_softmax_floor, double_softmax_loss
 
     return {
         "loss": double_softmax_loss(probabilities, labels),
@@ -652,7 +674,7 @@ def double_softmax(probabilities: Tensor, labels: Tensor) -> Values:
 
 def reliable(probabilities: Tensor, features: Tensor, **options: Any) -> Values:
     """Labels worth training another network on."""
-    from bpa.hosts.clustering.spice import reliable_labels
+    from bpa.hosts.clustering import reliable_labels
 
     found = reliable_labels(probabilities, features, **options)
     return {"labels": found.labels, "n_agreeing": found.n_agreeing}
@@ -660,7 +682,7 @@ def reliable(probabilities: Tensor, features: Tensor, **options: Any) -> Values:
 
 def embedding_signs(features: Tensor, n_neighbours: int) -> Values:
     """How collapsed and how hubby features are."""
-    from bpa.hosts.clustering.spice import embedding_diagnostics
+    from bpa.hosts.clustering import embedding_diagnostics
 
     return _numbers(embedding_diagnostics(features, n_neighbours=n_neighbours))
 
@@ -669,7 +691,7 @@ def spice_heads(
     features: Tensor, weak: Tensor, strong: Tensor, *, transform: str, reg: float, seed: int, **settings: Any
 ) -> Values:
     """Clustering heads trained on their own pseudo-labels."""
-    from bpa.hosts.clustering.spice import SpiceSettings, train_clustering_heads
+    from bpa.hosts.clustering import SpiceSettings, train_clustering_heads
 
     found = train_clustering_heads(
         features, weak, strong, SpiceSettings(**settings), transform=_transform(transform, reg=reg), seed=seed

@@ -255,6 +255,8 @@ def test_wrong_arguments_name_themselves():
         evaluate_ranking([[0.1]], [1], [1], [0], [1], deleted="everything")
     with pytest.raises(ArgumentError, match="Got no cameras"):
         evaluate_ranking([[0.1]], [1], [1], deleted="camera")
+    with pytest.raises(ArgumentError, match="no parameter 'q_pids': it is called 'query_ids' here"):
+        evaluate_ranking([[0.1]], q_pids=[1], g_pids=[1])
     with pytest.raises(ArgumentError, match="'ties'"):
         evaluate_ranking([[0.1]], [1], [1], ties="random")
     with pytest.raises(ShapeError, match="cover all 2 queries"):

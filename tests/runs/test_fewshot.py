@@ -16,9 +16,9 @@ import torch
 from bpa.data.episodes import draw_tasks
 from bpa.data.features import write_features
 from bpa.errors import ArgumentError, MemoryBudgetError
-from bpa.hosts.fewshot import pmf, protonet, ptmap
+from bpa.hosts.fewshot import PMF, ProtoNet, PTMap
 from bpa.metrics.intervals import mean_interval, paired_difference
-from bpa.records import FeatureSet
+from bpa.records import Episode, FeatureSet
 from bpa.runs import fewshot as module
 from bpa.runs.fewshot import Cell, FewShotConfig, cells_of, fewshot_table, run_fewshot
 from bpa.runs.store import RunStore
@@ -42,14 +42,13 @@ def test_every_cell_is_its_host_on_each_task_alone(features: FeatureSet) -> None
     result = run_fewshot(features, SMALL)
     tasks = draw_tasks(features, n_query=6, n_tasks=23)
     x = torch.from_numpy(features.features)
-    hosts = {"protonet": protonet, "pmf": pmf, "ptmap": ptmap}
+    hosts = {"protonet": ProtoNet, "pmf": PMF, "ptmap": PTMap}
     for item in result.cells:
         transform = make_transform(item.cell.transform, reg=item.cell.reg or 0.1)
         for t in range(0, 23, 5):
             rows = torch.from_numpy(tasks.rows[t])
-            found = hosts[item.cell.host](
-                x[rows[:5]], torch.from_numpy(tasks.support_labels), x[rows[5:]], transform=transform
-            )
+            episode = Episode(x[rows[:5]], torch.from_numpy(tasks.support_labels), x[rows[5:]], n_way=5)
+            found = hosts[item.cell.host](transform)(episode)
             hits = int((found.labels.numpy() == tasks.query_labels[t]).sum())
             assert item.accuracy[t] == pytest.approx(100 * hits / 30), (item.cell, t)
 
@@ -275,7 +274,7 @@ _WATCHED = """
 import sys, threading, time
 import numpy as np, torch
 from bpa.runs.fewshot import FewShotConfig, run_fewshot
-from bpa.records import FeatureSet
+from bpa.records import Episode, FeatureSet
 torch.set_num_threads(1)
 rng = np.random.default_rng(0)
 features = FeatureSet(rng.random((600, 1280), dtype=np.float32), labels=np.repeat(np.arange(10), 60))

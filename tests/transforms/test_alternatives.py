@@ -17,7 +17,6 @@ from bpa.transforms.alternatives import (
     PCA,
     Attention,
     CentredUnitNorm,
-    Chain,
     CosineRows,
     DualSoftmax,
     RowSoftmax,
@@ -39,7 +38,6 @@ ALL: dict[str, Any] = {
     "spectral rows": SpectralRows(3, 0.2, normalize_rows=True),
     "attention": Attention(RowSoftmax(0.2)),
     "attention of pca": Attention(RowSoftmax(0.2), PCA(3)),
-    "chain": Chain(PCA(4), UnitNorm()),
 }
 
 
@@ -170,6 +168,25 @@ def test_names_carry_a_width_and_unknown_ones_are_explained(x: Tensor) -> None:
             make_transform(bad)
     with pytest.raises(ArgumentError, match="auto"):
         make_transform("softmax", reg="auto")
-    for make in (lambda: PCA(0), lambda: RowSoftmax(0.0), lambda: SpectralRows(2, -1.0)):
-        with pytest.raises(ArgumentError, match="positive"):
-            make()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: PCA(0), r"'dim' parameter of PCA must be a whole number of at least 1\. Got 0"),
+        (
+            lambda: RowSoftmax(0.0),
+            r"'reg' parameter of RowSoftmax must be a finite number above 0\. Got 0\.0",
+        ),
+        (lambda: SpectralRows(2, -1.0), "'reg' parameter of SpectralRows"),
+        (lambda: DualSoftmax("auto"), r"Got 'auto', a rule for BPA .* bpa\.choose_reg"),
+        (
+            lambda: RowSoftmax(temperature=0.2),
+            "RowSoftmax has no parameter 'temperature': it is called 'reg' here",
+        ),
+        (lambda: PCA(n_components=3), "PCA has no parameter 'n_components': it is called 'dim' here"),
+    ],
+)
+def test_wrong_settings_name_themselves_and_the_way_out(make, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        make()

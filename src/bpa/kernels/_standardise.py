@@ -74,6 +74,14 @@ class AutoReg:
     mean_cosine : Tensor
         Mean cosine before centring: ``reg * (1 - mean_cosine)`` is about the same weight without centring.
     n_items : Tensor of int64
+
+    Examples
+    --------
+    >>> import torch
+    >>> from bpa import choose_reg
+    >>> choice = choose_reg(torch.eye(8).repeat_interleave(5, dim=0) + 0.01)
+    >>> print(choice.reasons()[0])
+    reg=0.08: the strongest partner of an item holds 22% of its row (aim: 35%, with reg between 0.08 and 0.4).
     """
 
     reg: Tensor

@@ -38,6 +38,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bpa._checks import check_choice, check_count
+from bpa._words import explains
 from bpa.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError
 from bpa.metrics._ranks import Ranks
 from bpa.metrics._relevance import Deleted, Relevance
@@ -56,6 +57,12 @@ __all__ = [
 AveragePrecision = Literal["finite-sum", "trapezoid", "scikit-learn"]
 Ties = Literal["index", "pessimistic"]
 Empty = Literal["skip", "zero", "error"]
+
+_WORDS = {
+    "q_pids": "query_ids", "g_pids": "gallery_ids", "q_camids": "query_cameras", "g_camids": "gallery_cameras",
+    "topk": "max_rank",
+}  # fmt: skip
+"""What the re-identification toolboxes call the arguments."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,7 @@ class RetrievalScores:
         }
 
 
+@explains(**_WORDS, distmat="distances")
 def evaluate_ranking(
     distances: ArrayLike | Iterable[tuple[int, ArrayLike]],
     query_ids: ArrayLike,
@@ -159,7 +167,9 @@ def evaluate_ranking(
     junk_id : int or None
         Identity of gallery items that are neither right nor wrong.
     average_precision : {"finite-sum", "trapezoid", "scikit-learn"}
-        The definition; see the module.
+        Mean over relevant items of the precision there (torchreid, fast-reid, TREC); of the average of the precision
+        there and just before (the old Market and Oxford evaluation; never larger); or the first, with a block of tied
+        distances read as one threshold.
     ties : {"index", "pessimistic"}
         Equal distances are ranked by gallery position, or with the relevant items last.
     empty : {"skip", "zero", "error"}
@@ -173,6 +183,13 @@ def evaluate_ranking(
     Returns
     -------
     RetrievalScores
+
+    Raises
+    ------
+    ArgumentError
+        When only one side has cameras, a query comes twice, or no query has a relevant item.
+    ShapeError
+        When distances, identities and cameras are not of the same queries and gallery items.
 
     Examples
     --------
@@ -206,6 +223,7 @@ def evaluate_ranking(
     return tally.scores(max_rank)
 
 
+@explains(**_WORDS, ranks="ranked")
 def evaluate_lists(
     ranked: ArrayLike,
     query_ids: ArrayLike,

@@ -21,6 +21,13 @@ class Convergence:
     tol : float
         The error up to which the plan counts as balanced: what was asked for, or one in a thousand after a count of
         sweeps.
+
+    Examples
+    --------
+    >>> import torch
+    >>> found = Convergence(torch.tensor([5, 5]), torch.tensor([1e-4, 0.3]), tol=1e-3)
+    >>> found.converged.tolist()
+    [True, False]
     """
 
     n_iter: Tensor
@@ -47,6 +54,16 @@ class Balance:
         Sweeps or products spent, the largest relative error of a row sum, and whether that counts as balanced.
     reg : float, optional
         The entropy weight that turned a cost into K.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from bpa import balance
+    >>> from bpa.cost import cosine_cost
+    >>> x = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+    >>> found = balance(cosine_cost(x), reg=0.2)
+    >>> found.plan.shape, found.log_u.shape, int(found.convergence.n_iter)
+    (torch.Size([12, 12]), torch.Size([12]), 5)
     """
 
     plan: Tensor

@@ -48,7 +48,7 @@ def examine(features: FeatureSet, regs: Sequence[float | Literal["auto"]] = ()) 
     x = features.features
     step = max(1, -(-len(x) // _SAMPLE))
     some = torch.from_numpy(x[::step]).double()
-    forecasts = [None, *(float(r) for r in regs if r != "auto")]
+    forecasts: list[float | Literal["auto"]] = ["auto", *(float(r) for r in regs if r != "auto")]
     return [
         _set_table(features, some),
         _reg_table(some, regs),
@@ -99,9 +99,9 @@ def _reg_table(some: torch.Tensor, regs: Sequence[float | Literal["auto"]]) -> T
     return Table("What reg does here", ("reg", "spread", "strongest", "error"), rows, notes)
 
 
-def _verdict_table(x: torch.Tensor, reg: float | None) -> Table:
+def _verdict_table(x: torch.Tensor, reg: float | Literal["auto"]) -> Table:
     found = diagnose(x, reg=reg)
-    shown = "auto" if reg is None else f"{reg:g}"
+    shown = reg if reg == "auto" else f"{reg:g}"
     return Table(f"Forecast for reg={shown}", ("what", "found"), found.rows(), found.reasons)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bpa.data.episodes import PROTOCOLS, Protocol, TaskList, draw_tasks
 from bpa.errors import ArgumentError, DTypeError, MemoryBudgetError
-from bpa.hosts.fewshot import PMF, Prediction, ProtoNet, PTMap, powered
+from bpa.hosts.fewshot import PMF, Prediction, ProtoNet, PTMap, PTMapSettings, powered
 from bpa.metrics.fewshot import correct_counts
 from bpa.metrics.intervals import Interval, mean_interval, paired_difference
 from bpa.records import Episode, FeatureSet, RunRecord
@@ -395,19 +395,15 @@ def _host(cell: Cell, config: FewShotConfig) -> Callable[[Episode, Tensor | None
         pmf = PMF(transform).eval().to(config.device)
         return lambda episode, _: pmf(episode)
 
-    def run(episode: Episode, prior: Tensor | None) -> Prediction:  # on features already powered
-        host = PTMap(
-            transform,
-            prior=config.prior if prior is None else prior,
-            relaxation=config.relaxation,
-            nonneg="off",
-            epochs=config.epochs,
-            renormalize=config.renormalize,
-        )
-        out: Prediction = host.eval()(episode)
-        return out
-
-    return run
+    settings = PTMapSettings(
+        prior="estimate" if config.prior == "estimate" else "uniform",
+        relaxation=config.relaxation,
+        nonneg="off",  # features are powered already
+        epochs=config.epochs,
+        renormalize=config.renormalize,
+    )
+    ptmap = PTMap(transform, settings).eval()
+    return lambda episode, class_mass: ptmap(episode, class_mass=class_mass)
 
 
 @torch.no_grad()
@@ -420,10 +416,10 @@ def _count(
     truth = episode.query_labels
     if truth is None:
         raise DTypeError("An episode without query labels cannot be scored.")
-    prior = None
+    class_mass = None
     if config.prior == "oracle":
-        prior = torch.nn.functional.one_hot(truth, tasks.n_way).sum(dim=-2).to(episode.query)
-    counts: list[int] = correct_counts(host(episode, prior).labels, truth).tolist()
+        class_mass = torch.nn.functional.one_hot(truth, tasks.n_way).sum(dim=-2).to(episode.query)
+    counts: list[int] = correct_counts(host(episode, class_mass).labels, truth).tolist()
     return counts
 
 

@@ -14,16 +14,19 @@ from bpa.solvers._kernel import (
     make_kernel,
 )
 from bpa.solvers._plan import KernelFacts, Solution, move_batch_first, refuse_second_derivative, solve
+from bpa.solvers._semidual import ClassShifts, SoftAssignment, class_shifts, soft_assignment
 from bpa.solvers._sinkhorn import Scalings, SymmetricScaling, alternate, symmetrise
 
 __all__ = [
     "PAPER_SWEEPS",
+    "ClassShifts",
     "Converged",
     "ExponentialKernel",
     "KernelFacts",
     "LogKernel",
     "ScaledPlan",
     "Scalings",
+    "SoftAssignment",
     "Solution",
     "Solver",
     "Sweeps",
@@ -33,12 +36,14 @@ __all__ = [
     "alternating_adjoint",
     "assign",
     "check_solver",
+    "class_shifts",
     "finite_bounds",
     "is_exponential_safe",
     "make_kernel",
     "move_batch_first",
     "refuse_second_derivative",
     "sinkhorn",
+    "soft_assignment",
     "solve",
     "solver_named",
     "symmetric_adjoint",

@@ -83,8 +83,7 @@ def check_solver(value: object, *, function: str) -> None:
     """Refuse what is neither of the two choices, old spellings by name."""
     if not isinstance(value, Sweeps | Converged):
         raise DTypeError(
-            f"The 'solver' parameter of {function} must be Sweeps(n) or Converged(tol) of bpa.solvers. "
-            f"Got {value!r}."
+            f"The 'solver' parameter of {function} must be Sweeps(n) or Converged(tol) of bpa.solvers. Got {value!r}."
         )
 
 

@@ -61,7 +61,15 @@ class AffinityOptions(TypedDict, total=False):
 
 
 class Affinities(NamedTuple):
-    """W, and how balanced the plan behind it is."""
+    """W, and how balanced the plan behind it is.
+
+    Examples
+    --------
+    >>> import torch
+    >>> affinity, convergence = affinities_and_convergence(torch.eye(4))
+    >>> affinity.shape, bool(convergence.converged)
+    (torch.Size([4, 4]), True)
+    """
 
     affinity: Tensor
     convergence: Convergence

@@ -12,7 +12,7 @@ pytest.importorskip("sklearn", reason="the digits and the scores are scikit-lear
 from sklearn.datasets import load_digits
 
 from bpa import BPA
-from bpa.hosts.clustering.spice import SpiceSettings, train_clustering_heads
+from bpa.hosts.clustering import SpiceSettings, train_clustering_heads
 from bpa.metrics.clustering import clustering_scores
 from bpa.transforms.contract import Identity
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bpa.hosts.fewshot import assign
+from bpa.solvers import soft_assignment
 
 
 def scaling_loop(
@@ -39,7 +39,7 @@ def random_logits(rng: np.random.Generator, shape: tuple[int, ...], scale: float
 def test_newton_plan_is_the_limit_of_the_scaling_loop(rng: np.random.Generator, scale: float) -> None:
     logits = random_logits(rng, (4, 75, 5), scale)
     mass = torch.tensor([15.0, 10.0, 20.0, 12.5, 17.5], dtype=torch.float64)
-    plan = assign(logits, mass, tol=1e-11).log_plan.exp().numpy()
+    plan = soft_assignment(logits, mass, tol=1e-11).log_plan.exp().numpy()
     for task in range(4):
         np.testing.assert_allclose(plan[task], scaling_loop(logits[task].numpy(), mass.numpy()), atol=1e-8)
 
@@ -51,7 +51,7 @@ def test_relaxed_plan_is_the_limit_of_the_damped_scaling_loop(
     lam = 10.0
     logits = random_logits(rng, (2, 30, 4), 8.0)
     mass = torch.tensor([5.0, 10.0, 7.0, 8.0], dtype=torch.float64)
-    plan = assign(logits, mass, relaxation=1 / (lam * weight), tol=1e-12).log_plan.exp().numpy()
+    plan = soft_assignment(logits, mass, relaxation=1 / (lam * weight), tol=1e-12).log_plan.exp().numpy()
     kappa = weight / (weight + 1 / lam)
     for task in range(2):
         np.testing.assert_allclose(
@@ -61,7 +61,7 @@ def test_relaxed_plan_is_the_limit_of_the_damped_scaling_loop(
 
 def test_no_penalty_is_a_row_softmax(rng: np.random.Generator) -> None:
     logits = random_logits(rng, (3, 12, 4), 5.0)
-    found = assign(logits, torch.full((4,), 3.0, dtype=torch.float64), relaxation=math.inf)
+    found = soft_assignment(logits, torch.full((4,), 3.0, dtype=torch.float64), relaxation=math.inf)
     torch.testing.assert_close(found.log_plan, torch.log_softmax(logits, dim=-1))
 
 
@@ -71,28 +71,32 @@ def test_hopelessly_separated_tasks_are_still_solved(rng: np.random.Generator) -
     logits = random_logits(rng, (50, 75, 5), 400.0)
     sure = rng.integers(0, 5, size=(50, 75))
     np.put_along_axis(logits.numpy(), sure[..., None], 0.0, axis=-1)
-    found = assign(logits, torch.full((5,), 15.0, dtype=torch.float64), tol=1e-6)
-    assert bool(found.converged.all())
+    found = soft_assignment(logits, torch.full((5,), 15.0, dtype=torch.float64), tol=1e-6)
+    assert bool(found.convergence.converged.all())
     np.testing.assert_allclose(found.log_plan.exp().sum(dim=1).numpy(), 15.0, atol=1e-5)
 
 
 def test_a_warm_start_saves_steps_and_changes_no_answer(rng: np.random.Generator) -> None:
     logits = random_logits(rng, (20, 40, 5), 20.0)
     mass = torch.full((5,), 8.0, dtype=torch.float64)
-    cold = assign(logits, mass)
-    warm = assign(logits, mass, start=cold.shift)
-    assert int(warm.n_iter.max()) == 0
-    assert int(cold.n_iter.min()) >= 2
+    cold = soft_assignment(logits, mass)
+    warm = soft_assignment(logits, mass, start=cold.shift)
+    assert int(warm.convergence.n_iter.max()) == 0
+    assert int(cold.convergence.n_iter.min()) >= 2
     torch.testing.assert_close(warm.log_plan, cold.log_plan)
 
 
 def test_a_task_is_not_moved_by_its_neighbours(rng: np.random.Generator) -> None:
     easy, hard = random_logits(rng, (1, 30, 3), 1.0), random_logits(rng, (1, 30, 3), 200.0)
     mass = torch.full((3,), 10.0, dtype=torch.float64)
-    together = assign(torch.cat([easy, hard]), mass)
-    assert int(together.n_iter[0]) < int(together.n_iter[1])
-    torch.testing.assert_close(together.log_plan[:1], assign(easy, mass).log_plan, rtol=0, atol=1e-14)
-    torch.testing.assert_close(together.log_plan[1:], assign(hard, mass).log_plan, rtol=0, atol=1e-12)
+    together = soft_assignment(torch.cat([easy, hard]), mass)
+    assert int(together.convergence.n_iter[0]) < int(together.convergence.n_iter[1])
+    torch.testing.assert_close(
+        together.log_plan[:1], soft_assignment(easy, mass).log_plan, rtol=0, atol=1e-14
+    )
+    torch.testing.assert_close(
+        together.log_plan[1:], soft_assignment(hard, mass).log_plan, rtol=0, atol=1e-12
+    )
 
 
 def test_masked_queries_carry_no_mass(rng: np.random.Generator) -> None:
@@ -103,16 +107,17 @@ def test_masked_queries_carry_no_mass(rng: np.random.Generator) -> None:
     padded[:, 9:] = 1e3 * torch.randn(2, 3, 3, dtype=torch.float64)
     mass = torch.full((3,), 3.0, dtype=torch.float64)
     torch.testing.assert_close(
-        assign(padded, mass, mask=mask).log_plan[:, :9], assign(logits[:, :9], mass).log_plan
+        soft_assignment(padded, mass, mask=mask).log_plan[:, :9],
+        soft_assignment(logits[:, :9], mass).log_plan,
     )
 
 
 def test_a_class_without_mass_receives_nothing(rng: np.random.Generator) -> None:
     logits = random_logits(rng, (10, 3), 3.0)
-    found = assign(logits, torch.tensor([4.0, 0.0, 6.0], dtype=torch.float64), tol=1e-11)
+    found = soft_assignment(logits, torch.tensor([4.0, 0.0, 6.0], dtype=torch.float64), tol=1e-11)
     plan = found.log_plan.exp()
     np.testing.assert_allclose(plan.sum(0).numpy(), [4.0, 0.0, 6.0], atol=1e-9)
-    two = assign(logits[:, [0, 2]], torch.tensor([4.0, 6.0], dtype=torch.float64), tol=1e-11)
+    two = soft_assignment(logits[:, [0, 2]], torch.tensor([4.0, 6.0], dtype=torch.float64), tol=1e-11)
     torch.testing.assert_close(plan[:, [0, 2]], two.log_plan.exp())
 
 
@@ -120,17 +125,17 @@ def test_masses_that_rounding_has_spoilt_are_still_met(rng: np.random.Generator)
     logits = random_logits(rng, (40, 75, 5), 10.0).float()
     mass = torch.from_numpy(rng.random((40, 5))).float()
     mass = 75 * mass / mass.sum(-1, keepdim=True)  # sums to 75 up to a few 1e-6
-    found = assign(logits, mass, tol=1e-9)
-    assert bool(found.converged.all())
-    assert int(found.n_iter.max()) < 15
+    found = soft_assignment(logits, mass, tol=1e-9)
+    assert bool(found.convergence.converged.all())
+    assert int(found.convergence.n_iter.max()) < 15
 
 
 def test_unsolved_tasks_say_so(rng: np.random.Generator) -> None:
-    found = assign(
+    found = soft_assignment(
         random_logits(rng, (3, 20, 4), 20.0), torch.full((4,), 5.0, dtype=torch.float64), max_iter=1
     )
-    assert not bool(found.converged.any())
-    assert float(found.marginal_error.min()) > 1e-9
+    assert not bool(found.convergence.converged.any())
+    assert float(found.convergence.marginal_error.min()) > 1e-9
 
 
 @pytest.mark.parametrize("relaxation", [0.0, 0.4])
@@ -140,7 +145,7 @@ def test_gradients_agree_with_finite_differences(rng: np.random.Generator, relax
     mask = torch.ones(2, 6, dtype=torch.bool)
 
     def plan(a: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-        return assign(a, c, relaxation=relaxation, mask=mask, tol=1e-13).log_plan
+        return soft_assignment(a, c, relaxation=relaxation, mask=mask, tol=1e-13).log_plan
 
     assert torch.autograd.gradcheck(plan, (logits, mass))
 
@@ -149,9 +154,9 @@ def test_implicit_gradient_is_that_of_the_unrolled_loop(rng: np.random.Generator
     logits = random_logits(rng, (8, 3), 2.0).requires_grad_()
     weights = torch.from_numpy(rng.normal(size=(8, 3)))
     mass = torch.tensor([2.0, 3.0, 3.0], dtype=torch.float64)
-    implicit = torch.autograd.grad((weights * assign(logits, mass, tol=1e-13).log_plan.exp()).sum(), logits)[
-        0
-    ]
+    implicit = torch.autograd.grad(
+        (weights * soft_assignment(logits, mass, tol=1e-13).log_plan.exp()).sum(), logits
+    )[0]
     log_v = torch.zeros(3, dtype=torch.float64)
     for _ in range(300):
         log_u = -torch.logsumexp(logits + log_v, dim=1)

@@ -8,10 +8,10 @@ and only the k shifts g are unknown. They minimise the convex function
 
 .. math:: \phi(g) = \sum_i \mathrm{logsumexp}_j(a_{ij} + g_j) + \sum_j c_j \frac{e^{-\tau g_j} - 1}{\tau},
 
-whose gradient is ``colsum(P) - c e^{-τ g}`` and whose Hessian is ``diag(colsum P) - PᵀP + diag(τ c e^{-τ
-g})``. ``τ = 0`` (where the second term is ``-c·g``) holds the class masses at ``c`` exactly; ``τ = 1/(λ
-ρ)`` is the Kullback-Leibler relaxation of weight ρ, whose scaling iteration raises the column update to
-the power ``ρ/(ρ + 1/λ)``.
+whose gradient is ``colsum(P) - c e^{-τ g}`` and whose Hessian is
+``diag(colsum P) - PᵀP + diag(τ c e^{-τ g})``. ``τ = 0`` (where the second term is ``-c·g``) holds the class
+masses at ``c`` exactly; ``τ = 1/(λ ρ)`` is the Kullback-Leibler relaxation of weight ρ, whose scaling
+iteration raises the column update to the power ``ρ/(ρ + 1/λ)``.
 
 A scaling loop needs thousands of sweeps where classes are well separated; Newton needs 2 to 15 steps, and
 1 to 4 from the previous shifts. Nothing underflows, since only softmaxes are formed. Each task stops on
@@ -27,21 +27,19 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bpa.records import Convergence
+
+__all__ = ["ClassShifts", "SoftAssignment", "class_shifts", "soft_assignment"]
+
 _SUFFICIENT = 0.5  # a full Newton step is taken when it leaves at most this share of the error
-_SHORTER = (
-    1.0,
-    0.25,
-    0.0625,
-    0.015625,
-    0.00390625,
-)  # steps weighed against a scaling sweep where it does not
+_SHORTER = (1.0, 2**-2, 2**-4, 2**-6, 2**-8)  # steps weighed against a scaling sweep where it does not
 _SAFE_SHIFT = 300.0  # exp of shifts and kernels within these bounds neither overflows nor vanishes in float64
 _SAFE_KERNEL = 300.0
 _EMPTY = -1e5  # logit of a class without mass: its exponential is zero, and stays finite in sums
 
 
 @dataclass(frozen=True, eq=False)
-class Assignment:
+class SoftAssignment:
     """A soft assignment and how well it meets its class masses.
 
     Parameters
@@ -50,22 +48,23 @@ class Assignment:
         Log of the plan; each row of the plan sums to one.
     shift : Tensor, shape (..., k), float64
         The solved ``g``: a warm start for a nearby problem.
-    n_iter : Tensor, shape (...), int64
-        Newton steps each task took.
-    marginal_error : Tensor, shape (...), float64
-        Largest error of a class mass, in queries.
-    converged : Tensor, shape (...), bool
-        Whether that error is within the tolerance.
+    convergence : Convergence
+        Newton steps of each task, and the largest error of a class mass, in queries.
+
+    Examples
+    --------
+    >>> import torch
+    >>> found = soft_assignment(torch.tensor([[0.0, -2.0], [0.0, -3.0]]), torch.tensor([1.0, 1.0]))
+    >>> bool(found.convergence.converged), int(found.log_plan[0].argmax())
+    (True, 1)
     """
 
     log_plan: Tensor
     shift: Tensor
-    n_iter: Tensor
-    marginal_error: Tensor
-    converged: Tensor
+    convergence: Convergence
 
 
-def assign(
+def soft_assignment(
     logits: Tensor,
     mass: Tensor,
     *,
@@ -74,7 +73,7 @@ def assign(
     start: Tensor | None = None,
     tol: float = 1e-9,
     max_iter: int = 200,
-) -> Assignment:
+) -> SoftAssignment:
     """Solve for the shifts and return the plan.
 
     Parameters
@@ -97,15 +96,23 @@ def assign(
 
     Returns
     -------
-    Assignment
+    SoftAssignment
 
     Notes
     -----
     Differentiable in ``logits`` and ``mass`` by the implicit function theorem: O(Q k) memory, exact at
     convergence.
+
+    Examples
+    --------
+    >>> import torch
+    >>> logits = torch.tensor([[0.0, -1.0], [0.0, -4.0], [0.0, -9.0]])
+    >>> plan = soft_assignment(logits, torch.tensor([1.0, 2.0])).log_plan.exp()
+    >>> plan.sum(dim=0), plan.argmax(dim=1)
+    (tensor([1.0000, 2.0000]), tensor([1, 1, 0]))
     """
     batch, (n_query, k) = logits.shape[:-2], logits.shape[-2:]
-    found = solve(
+    found = class_shifts(
         logits.transpose(-1, -2).reshape(-1, k, n_query),
         mass.to(logits.dtype).expand(*batch, k).reshape(-1, k),
         relaxation=relaxation,
@@ -118,7 +125,7 @@ def assign(
 
 
 @dataclass(frozen=True, eq=False)
-class Shifts:
+class ClassShifts:
     """Solved shifts (b, k) of flat problems with logits (b, k, Q), and the plan they give."""
 
     logits: Tensor
@@ -128,19 +135,17 @@ class Shifts:
     error: Tensor
     tol: float
 
-    def shaped(self, batch: torch.Size) -> Assignment:
-        """As an `Assignment` of leading shape ``batch``, with queries before classes."""
+    def shaped(self, batch: torch.Size) -> SoftAssignment:
+        """As a `SoftAssignment` of leading shape ``batch``, with queries before classes."""
         log_plan = torch.log_softmax(self.logits + self.shift[..., None], dim=1).to(self.logits.dtype)
-        return Assignment(
+        return SoftAssignment(
             log_plan.transpose(-1, -2).reshape(*batch, log_plan.shape[-1], log_plan.shape[-2]),
             self.shift.detach().reshape(*batch, -1),
-            self.n_iter.reshape(batch),
-            self.error.reshape(batch),
-            (self.error <= self.tol).reshape(batch),
+            Convergence(self.n_iter.reshape(batch), self.error.reshape(batch), self.tol),
         )
 
 
-def solve(
+def class_shifts(
     logits: Tensor,
     mass: Tensor,
     *,
@@ -149,28 +154,21 @@ def solve(
     start: Tensor | None,
     tol: float,
     max_iter: int,
-) -> Shifts:
+) -> ClassShifts:
     """Solve flat problems: logits (b, k, Q) with classes in rows, mass (b, k), rows (b, Q), start (b, k)."""
     if not bool((mass > 0).all()):
         logits = torch.where((mass > 0)[..., None], logits, torch.full_like(logits, _EMPTY))
     if relaxation == float("inf"):
-        shift = torch.zeros_like(mass)
-        nothing = torch.zeros(len(mass), device=mass.device)
         plan = torch.softmax(logits, dim=1)
-        return Shifts(
-            logits,
-            shift,
-            plan if rows is None else plan * rows[:, None],
-            nothing.long(),
-            nothing.double(),
-            tol,
-        )
+        plan = plan if rows is None else plan * rows[:, None]
+        nothing = torch.zeros(len(mass), device=mass.device)
+        return ClassShifts(logits, torch.zeros_like(mass), plan, nothing.long(), nothing.double(), tol)
     apply: Any = _Solve.apply
     shift, plan, count, error = apply(logits, mass, relaxation, rows, start, tol, max_iter)
     if torch.is_grad_enabled() and (logits.requires_grad or mass.requires_grad):
         plan = torch.softmax(logits + shift[..., None], dim=1)
         plan = plan if rows is None else plan * rows[:, None]
-    return Shifts(logits, shift, plan.to(logits.dtype), count, error, tol)
+    return ClassShifts(logits, shift, plan.to(logits.dtype), count, error, tol)
 
 
 class _Solve(torch.autograd.Function):
@@ -190,9 +188,7 @@ class _Solve(torch.autograd.Function):
         exact = torch.float64 if logits.device.type != "mps" else torch.float32
         a, c = logits.detach().to(exact), mass.detach().to(exact)
         scale = torch.ones_like(c[:, :1])
-        if (
-            relaxation == 0
-        ):  # rows have mass one each; what float32 lost of that in the classes is given back here
+        if relaxation == 0:  # rows have mass one each; what float32 lost of that in the classes is given back
             queries = a.shape[-1] if rows is None else rows.sum(dim=-1, keepdim=True).to(exact)
             scale = queries / c.sum(dim=-1, keepdim=True)
             c = scale * c
@@ -276,9 +272,8 @@ class _Problem:
         k = plan.shape[1]
         column = plan.sum(dim=-1)
         size = column.sum(-1, keepdim=True) / k
-        diagonal = (
-            column + (1e-14 + (self.c <= 0)) * size
-        )  # an empty class has neither residual nor curvature
+        # an empty class has neither residual nor curvature
+        diagonal = column + (1e-14 + (self.c <= 0)) * size
         if self.tau != 0:
             diagonal = diagonal + self.tau * self.c * (-self.tau * g).exp()
         hessian = torch.diag_embed(diagonal) - plan @ plan.transpose(-1, -2)

@@ -8,7 +8,8 @@ executed. Because even numpy's own constructors never run, a file cannot make th
 taken only when its bytes are in the file.
 
 What enters is the bytes of a file, what leaves is nested dicts, lists and tuples of numbers, strings,
-bytes and arrays.
+bytes and arrays. The file is long because a pickle has many instructions; it is one machine and one job, and is read
+in one piece by whoever checks that it is safe.
 """
 
 from __future__ import annotations
@@ -156,8 +157,7 @@ class _Machine:
                 handler = _HANDLERS.get(opcode)
                 if handler is None:
                     raise UnsafeFileError(
-                        f"{self.source} was refused: its pickle uses instruction "
-                        f"{bytes([opcode])!r}, which no "
+                        f"{self.source} was refused: its pickle uses instruction {bytes([opcode])!r}, which no "
                         f"feature file needs. Nothing was executed."
                     )
                 handler(self)
@@ -187,8 +187,7 @@ class _Machine:
     def take(self, n: int) -> memoryview:
         if n < 0 or n > len(self.data) - self.position:
             raise FileError(
-                f"{self.source} is truncated: {n:,} bytes are missing at byte {self.position:,} "
-                f"of its pickle."
+                f"{self.source} is truncated: {n:,} bytes are missing at byte {self.position:,} of its pickle."
             )
         start = self.position
         self.position += n
@@ -242,11 +241,9 @@ class _Machine:
         role = _ADMITTED.get((module, name))
         if role is None:
             raise UnsafeFileError(
-                f"{self.source} was refused: its pickle asks to load '{module}.{name}', which is "
-                f"not among the "
-                f"names a feature file needs. Nothing was imported or executed. If you trust its "
-                f"origin, convert it "
-                f"with the program that wrote it."
+                f"{self.source} was refused: its pickle asks to load '{module}.{name}', which is not among the names "
+                f"a feature file needs. Nothing was imported or executed. If you trust its origin, convert it with "
+                f"the program that wrote it."
             )
         self.push(_Name(role))
 
