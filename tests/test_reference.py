@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import pytest
 INDEX = (Path(__file__).resolve().parents[1] / "docs" / "reference" / "index.rst").read_text()
 PAGES = re.findall(r"^(?:   |\.\. autodata:: bpa\.)([A-Za-z_][\w.]*)$", INDEX, re.MULTILINE)
 DOORS = (
-    "bpa.data", "bpa.diagnostics", "bpa.errors", "bpa.hosts.clustering", "bpa.hosts.fewshot", "bpa.memory",
-    "bpa.metrics", "bpa.transforms.alternatives",
+    "bpa.data", "bpa.diagnostics", "bpa.errors", "bpa.hosts.clustering", "bpa.hosts.fewshot", "bpa.hosts.retrieval",
+    "bpa.memory", "bpa.metrics", "bpa.plans", "bpa.transforms.alternatives",
+    *(["bpa.estimators"] if importlib.util.find_spec("sklearn") else []),
 )  # fmt: skip
 NAMES = [(door, name) for door in DOORS for name in importlib.import_module(door).__all__]
 

@@ -49,6 +49,17 @@ def load_plan(path: str | Path) -> DensePlan | GraphPlan:
     ------
     FileError
         When the file is missing, damaged, something else, or of another version.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from bpa.plans import DensePlan
+    >>> plan = DensePlan.fit(torch.randn(50, 8, generator=torch.Generator().manual_seed(0)), reg=0.1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     plan.save(f"{folder}/set.plan")
+    ...     back = load_plan(f"{folder}/set.plan")
+    >>> torch.equal(back.log_u, plan.log_u)
+    True
     """
     from bpa.plans._dense import DensePlan
     from bpa.plans._graph import GraphPlan

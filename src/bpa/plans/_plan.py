@@ -28,7 +28,15 @@ Cost = Literal["cosine", "centred-cosine", "sqeuclidean", "precomputed"]
 
 
 class TopK(NamedTuple):
-    """Largest entries of every row: ``values`` and ``indices``, each (n, k), largest first."""
+    """Largest entries of every row: ``values`` and ``indices``, each (n, k), largest first.
+
+    Examples
+    --------
+    >>> from bpa.plans import DensePlan
+    >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    >>> DensePlan.fit(x, reg=0.1).top_k(1).indices.flatten()
+    tensor([1, 0, 3, 2])
+    """
 
     values: Tensor
     indices: Tensor

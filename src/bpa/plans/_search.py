@@ -27,7 +27,14 @@ _GROUP = 16
 
 
 class Neighbours(NamedTuple):
-    """The nearest items of every item that asks: ``indices`` (int64) and ``costs``, each (m, k), nearest first."""
+    """The nearest items of every item that asks: ``indices`` (int64) and ``costs``, each (m, k), nearest first.
+
+    Examples
+    --------
+    >>> found = nearest_neighbours(torch.tensor([[0.0], [1.0], [3.0]]), 2, cost="sqeuclidean")
+    >>> found.indices.tolist(), found.costs.tolist()
+    ([[1, 2], [0, 2], [1, 0]], [[1.0, 9.0], [1.0, 4.0], [4.0, 9.0]])
+    """
 
     indices: Tensor
     costs: Tensor

@@ -36,8 +36,8 @@ __all__ = ["ShardedPlan", "sharded_affinities"]
 class ShardedPlan:
     """What one rank knows of the affinities of the whole set.
 
-    A rank has its own rows only, so a sharded plan is read and trained through, and not asked for others' rows or for
-    late items.
+    Made by :func:`sharded_affinities`. A rank has its own rows only, so a sharded plan is read and trained through, and
+    not asked for others' rows or for late items.
 
     Attributes
     ----------
@@ -53,6 +53,16 @@ class ShardedPlan:
         Potentials of all items, the same on every rank.
     convergence : Convergence
         How balanced the plan is, the same on every rank.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:  # torchrun does this for several processes
+    ...     dist.init_process_group("gloo", init_method=f"file://{folder}/ranks", rank=0, world_size=1)
+    ...     plan = sharded_affinities(torch.eye(4, 3), reg=0.2)
+    ...     dist.destroy_process_group()
+    >>> plan.n, plan.rows, plan.affinity.shape, bool(plan.convergence.converged)
+    (4, slice(0, 4, None), torch.Size([4, 4]), True)
     """
 
     affinity: Tensor = field(repr=False)
@@ -110,6 +120,17 @@ def sharded_affinities(
     ------
     BPAError
         When ``torch.distributed`` has not been initialised.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:  # torchrun does this for several processes
+    ...     dist.init_process_group("gloo", init_method=f"file://{folder}/ranks", rank=0, world_size=1)
+    ...     x = torch.eye(4, 3, requires_grad=True)
+    ...     sharded_affinities(x, reg=0.2).affinity.square().sum().backward()
+    ...     dist.destroy_process_group()
+    >>> x.grad.shape
+    torch.Size([4, 3])
     """
     function = "sharded_affinities"
     check_features(x, argument="x", function=function)

@@ -54,6 +54,12 @@ class KReciprocal:
         V after the local expansion, n × n.
     gallery_start : int
         First gallery item: ``n_query``, or 0 where every item is on both sides.
+
+    Examples
+    --------
+    >>> fitted = k_reciprocal(torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), 10, k1=5, k2=2)
+    >>> [rows.shape for _, rows in fitted.blocks(4)], fitted.top(3)[0].shape
+    ([torch.Size([4, 20]), torch.Size([4, 20]), torch.Size([2, 20])], torch.Size([10, 3]))
     """
 
     source: DistanceSource

@@ -56,6 +56,13 @@ class Ranking:
     estimate : MemoryEstimate
         What was planned before anything was allocated.
     diagnostics : Diagnostics or None
+
+    Examples
+    --------
+    >>> x = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
+    >>> ranking = rank(x[:3], x[3:], diagnostics=False)
+    >>> ranking.distances.shape, ranking.top(5)[0].shape, ranking.rows.name
+    (torch.Size([3, 37]), torch.Size([3, 5]), 'cosine top-50')
     """
 
     distances: Tensor = field(repr=False)
@@ -202,6 +209,13 @@ def row_source(
     DistanceSource
         Squared Euclidean distances of rows; of unit rows (twice one minus the cosine) where the rows are compared by
         cosine.
+
+    Examples
+    --------
+    >>> from bpa.hosts.retrieval import KReciprocal
+    >>> x = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
+    >>> KReciprocal.fit(row_source(x), 3, k1=5, k2=2).distances().shape
+    torch.Size([3, 37])
     """
     if rows.neighbours is not None:
         raise ArgumentError(
@@ -291,6 +305,11 @@ def estimate_rank(
     -------
     MemoryEstimate
         Its part named ``"W"`` is there when W is held.
+
+    Examples
+    --------
+    >>> estimate_rank(3368, 15913, 1536).part("W") == 19281**2 * 4
+    True
     """
     item = 8 if dtype == torch.float64 else 4
     n = n_gallery if protocol == "frozen" or all_against_all else n_query + n_gallery
