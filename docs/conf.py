@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import bpa
+from bpa.cli.main import build_app
 
 project = "bpa"
 author = "The bpa developers"
@@ -51,3 +55,15 @@ sphinx_gallery_conf = {
     "copyfile_regex": r"^$",
     "reset_modules": ("matplotlib",),
 }
+
+
+def _write_command_reference(_: Any) -> None:
+    """The reference of the command line is what its verbs say of themselves."""
+    page = Path(__file__).parent / "reference" / "generated" / "command-line.md"
+    page.parent.mkdir(exist_ok=True)
+    page.write_text(build_app(eager=True).generate_docs(output_format="markdown", heading_level=1))
+
+
+def setup(app: Any) -> None:
+    """Write what is generated before anything is read."""
+    app.connect("builder-inited", _write_command_reference, priority=1)

@@ -15,6 +15,7 @@ import torch
 from bpa import balance, exact_matching
 from bpa.cost import cosine_cost
 from bpa.data import embedded_sketches
+from bpa.solvers import Converged
 
 sketches = embedded_sketches()
 chosen = np.array([480, 481, 482, 1080, 1081, 1400, 1401])
@@ -25,7 +26,7 @@ names = [sketches.name_of(int(c)) for c in sketches.labels[chosen]]
 
 # %%
 # The exact flow and the entropic one, as arrows from every picture (left) to those it sends to (right).
-plans = {"exact": exact_matching(cost), "reg = 0.1": balance(cost, reg=0.1, solver="symmetric").plan}
+plans = {"exact": exact_matching(cost), "reg = 0.1": balance(cost, reg=0.1, solver=Converged()).plan}
 figure, axis = plt.subplots(figsize=(8, 7), layout="constrained")
 for row, item in enumerate(chosen):
     for left in (0, 3, 6):

@@ -15,8 +15,8 @@ import torch
 from bpa import balanced_affinities
 from bpa.cost import cosine_cost
 from bpa.data import embedded_sketches
-from bpa.metrics.retrieval import evaluate_ranking
-from bpa.plans.dense import DensePlan
+from bpa.metrics import evaluate_ranking
+from bpa.plans import DensePlan
 
 sketches = embedded_sketches()
 x, labels, own = torch.from_numpy(sketches.features), sketches.labels, np.arange(len(sketches))
@@ -54,9 +54,9 @@ assert row.shape == (1, 1000)
 try:
     import faiss
 except ModuleNotFoundError:
-    order = (row @ gallery.dense().T).argsort(descending=True)[0, :5].numpy()
+    order = (row @ gallery.affinities().T).argsort(descending=True)[0, :5].numpy()
 else:
-    rows = np.ascontiguousarray(torch.nn.functional.normalize(gallery.dense(), dim=1).numpy())
+    rows = np.ascontiguousarray(torch.nn.functional.normalize(gallery.affinities(), dim=1).numpy())
     index = faiss.IndexFlatIP(rows.shape[1])
     index.add(rows)
     order = index.search(torch.nn.functional.normalize(row, dim=1).numpy(), 5)[1][0]

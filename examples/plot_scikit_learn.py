@@ -20,7 +20,8 @@ from sklearn.pipeline import make_pipeline
 from bpa import balance
 from bpa.cost import cosine_cost
 from bpa.data import digits
-from bpa.estimators.transformer import BPATransformer
+from bpa.estimators import BPATransformer
+from bpa.solvers import Converged
 
 some = digits().select(np.arange(600))
 pipeline = make_pipeline(BPATransformer(), KNeighborsClassifier(5))
@@ -44,7 +45,7 @@ assert np.allclose(
 x = torch.from_numpy(some.features).double()
 affinities = {"cosine": (1 - cosine_cost(x)).clamp_min(0).numpy()}
 for reg in (0.05, 0.1, 0.5):
-    affinities[f"plan, reg = {reg:g}"] = balance(cosine_cost(x), reg=reg, solver="symmetric").plan.numpy()
+    affinities[f"plan, reg = {reg:g}"] = balance(cosine_cost(x), reg=reg, solver=Converged()).plan.numpy()
 scores = {}
 for name, affinity in affinities.items():
     affinity = (affinity + affinity.T) / 2

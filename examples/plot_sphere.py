@@ -17,7 +17,7 @@ from sklearn.decomposition import PCA
 from sklearn.metrics import normalized_mutual_info_score
 
 from bpa import balanced_affinities
-from bpa.data.synthetic import sphere_clusters
+from bpa.data import sphere_clusters
 
 points = sphere_clusters(3, 0.15, seed=3)
 figure = plt.figure(figsize=(4.5, 4.5), layout="constrained")

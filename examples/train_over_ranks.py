@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from bpa import balanced_affinities
-from bpa.plans.sharded import sharded_affinities
+from bpa.plans import sharded_affinities
 
 alone = "RANK" not in os.environ
 if alone:

@@ -22,8 +22,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "kernels": ("cost", "solvers"),
     "transforms": ("cost", "solvers", "kernels"),
     "plans": ("cost", "solvers", "kernels", "transforms"),
-    "diagnostics": ("cost", "solvers", "metrics", "transforms"),
-    "estimators": ("cost", "transforms", "plans"),
+    "diagnostics": ("cost", "solvers", "kernels", "metrics", "transforms"),
+    "estimators": ("cost", "solvers", "kernels", "transforms", "plans"),
     "hosts": ("cost", "solvers", "plans", "transforms.contract"),
     "runs": (
         "cost", "solvers", "metrics", "data", "kernels", "transforms", "plans", "diagnostics", "estimators", "hosts",

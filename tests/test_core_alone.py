@@ -12,6 +12,7 @@ import torch
 
 from bpa import BPA, BPAAttention, balance, balanced_affinities
 from bpa.cost import cosine_cost
+from bpa.solvers import Converged, Sweeps
 
 ALONE = os.environ.get("BPA_CORE_ONLY") == "1"
 EXTRAS = (
@@ -35,9 +36,9 @@ def test_no_extra_is_installed_here() -> None:
 
 def test_the_transform_runs_and_trains() -> None:
     x = torch.randn(2, 12, 5, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    w = BPA(reg=0.1, n_iter=5)(x)
+    w = BPA(reg=0.1, solver=Sweeps(5))(x)
     assert w.shape == (2, 12, 12)
-    torch.testing.assert_close(w, balanced_affinities(x, reg=0.1, n_iter=5))
+    torch.testing.assert_close(w, balanced_affinities(x, reg=0.1, solver=Sweeps(5)))
     torch.testing.assert_close(torch.diagonal(w, dim1=-2, dim2=-1), torch.ones(2, 12))
     BPAAttention()(x).square().sum().backward()
     assert x.grad is not None
@@ -47,8 +48,8 @@ def test_the_transform_runs_and_trains() -> None:
 
 def test_the_symmetric_plan_converges_and_reports() -> None:
     x = torch.randn(20, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    found = balance(cosine_cost(x), reg=0.1, solver="symmetric", tol=1e-8)
-    assert bool(torch.as_tensor(found.converged).all())
+    found = balance(cosine_cost(x), reg=0.1, solver=Converged(1e-8))
+    assert bool(torch.as_tensor(found.convergence.converged).all())
     torch.testing.assert_close(found.plan.sum(-1), torch.ones(20, dtype=torch.float64), atol=1e-7, rtol=0)
     torch.testing.assert_close(found.plan, found.plan.mT, atol=1e-12, rtol=0)
 
@@ -67,7 +68,7 @@ def test_few_shot_runs_on_the_embedded_data() -> None:
 
 @pytest.mark.parametrize(
     ("module", "extra", "blocked"),
-    [("bpa.estimators.transformer", "sklearn", "sklearn"), ("bpa.cli.main", "app", "cyclopts")],
+    [("bpa.estimators", "sklearn", "sklearn"), ("bpa.cli.main", "app", "cyclopts")],
 )
 def test_a_missing_extra_is_named_with_its_pip_line(module: str, extra: str, blocked: str) -> None:
     script = f"""

@@ -18,7 +18,8 @@ MODULES = ["bpa", *(m.name for m in pkgutil.walk_packages(bpa.__path__, "bpa."))
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 TUTORIALS = [
     *sorted((DOCS / "tutorials").glob("*.md")),
-    *(DOCS / "howto" / f"{name}.md" for name in ("large-sets", "convert-old-files", "add-a-host")),
+    *sorted((DOCS / "howto").glob("add-*.md")),
+    *(DOCS / "howto" / f"{name}.md" for name in ("large-sets", "convert-old-files", "few-shot")),
 ]
 
 

@@ -16,10 +16,9 @@ from sklearn.pipeline import Pipeline, make_pipeline
 
 from bpa import BPA, balance
 from bpa.cost import cosine_cost
-from bpa.estimators.clusterer import BPAClusterer
-from bpa.estimators.transformer import BPATransformer
-from bpa.plans.dense import DensePlan
-from bpa.plans.graph import GraphPlan
+from bpa.estimators import BPAClusterer, BPATransformer
+from bpa.plans import DensePlan, GraphPlan
+from bpa.solvers import Converged
 
 Clusters = tuple[np.ndarray, np.ndarray]
 
@@ -44,7 +43,7 @@ def test_data_frames_go_in_and_come_out(clusters: Clusters) -> None:
 
 def test_spectral_clustering_takes_the_plan_without_complaint(clusters: Clusters) -> None:
     x, y = clusters
-    plan = balance(cosine_cost(torch.from_numpy(x).double()), reg=0.2, solver="symmetric").plan.numpy()
+    plan = balance(cosine_cost(torch.from_numpy(x).double()), reg=0.2, solver=Converged()).plan.numpy()
     found = SpectralClustering(5, affinity="precomputed", random_state=0).fit_predict(plan)
     assert adjusted_rand_score(y, found) > 0.9
 
@@ -87,7 +86,7 @@ def test_a_topic_model_takes_the_transformer_and_the_clusterer(clusters: Cluster
 def test_an_index_finds_the_neighbours_that_the_rows_have(clusters: Clusters) -> None:
     faiss = pytest.importorskip("faiss")
     x, y = clusters
-    rows = DensePlan.fit(torch.from_numpy(x), reg=0.2).dense().numpy()
+    rows = DensePlan.fit(torch.from_numpy(x), reg=0.2).affinities().numpy()
     index = faiss.IndexFlatL2(rows.shape[1])
     index.add(np.ascontiguousarray(rows))
     _, near = index.search(rows, 4)
@@ -104,7 +103,9 @@ def test_neighbour_lists_of_an_index_make_a_sparse_plan(clusters: Clusters) -> N
     lists = index.search(unit, 11)[1].astype(np.int64)
     ours = GraphPlan.fit(torch.from_numpy(x), reg=0.2, k=10)
     theirs = GraphPlan.fit(torch.from_numpy(x), reg=0.2, neighbours=lists)
-    torch.testing.assert_close(theirs.matrix().to_dense(), ours.matrix().to_dense(), atol=1e-3, rtol=0)
+    torch.testing.assert_close(
+        theirs.affinities().to_dense(), ours.affinities().to_dense(), atol=1e-3, rtol=0
+    )
 
 
 @dataclass
@@ -124,7 +125,8 @@ def test_a_single_cell_table_gets_a_graph(clusters: Clusters) -> None:
     cells = AnnDataShaped({"X_pca": x})
     fitted = GraphPlan.fit(torch.from_numpy(cells.obsm["X_pca"]), reg=0.2, k=8)
     graph = sparse.csr_matrix(
-        (fitted.values.numpy(), fitted.col.numpy(), fitted.crow.numpy()), shape=(60, 60)
+        (fitted.entries.value.numpy(), fitted.entries.column.numpy(), fitted.entries.start.numpy()),
+        shape=(60, 60),
     )
     cells.obsp["connectivities"] = graph
     cells.uns["neighbors"] = {

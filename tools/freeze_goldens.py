@@ -1,13 +1,15 @@
 """Write tests/golden/today: the numbers the library computes now, which later versions are held to.
 
-    OMP_NUM_THREADS=1 python tools/freeze_goldens.py [GROUP ...]
+    OMP_NUM_THREADS=1 python tools/freeze_goldens.py [GROUP or ENTRY ...]
 
-Without a group everything is written: one .npz for each group of entries, and one results.jsonl for each run. A changed
-golden is a decision, not a fix: CONTRIBUTING.md, "Change a number". Calls and inputs are those of the test beside them.
+Without a group everything is written: one .npz for each group of entries, and one results.jsonl for each run. Named
+entries ("gallery/dense auto") are written anew, the others of their group stay as they lie. A changed golden is a
+decision, not a fix: CONTRIBUTING.md, "Change a number". Calls and inputs are those of the test beside them.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import tempfile
@@ -29,9 +31,12 @@ def main(wanted: list[str]) -> None:
     """Write the groups of these names, or all of them."""
     torch.set_num_threads(1)
     groups: dict[str, dict[str, entries.Arrays]] = {"inputs": {"inputs": make.checksums()}}
+    single = {word for word in wanted if "/" in word}
     for entry in entries.all_entries():
-        if not wanted or entry.group in wanted:
+        if not wanted or entry.group in wanted or entry.name in single:
             groups.setdefault(entry.group, {})[entry.name] = entry.compute()
+        elif any(word.split("/")[0] == entry.group for word in single):
+            groups.setdefault(entry.group, {})[entry.name] = _stored(entry.group)[entry.name]
     TODAY.mkdir(parents=True, exist_ok=True)
     for name, group in groups.items():
         path = TODAY / f"{name}.npz"
@@ -46,6 +51,12 @@ def main(wanted: list[str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         print(f"runs/{name}: {len(lines)} records, {path.stat().st_size:,} bytes")
+
+
+@functools.cache
+def _stored(group: str) -> dict[str, entries.Arrays]:
+    with np.load(TODAY / f"{group}.npz", allow_pickle=False) as file:
+        return entries.unpack({key: file[key] for key in file.files})
 
 
 if __name__ == "__main__":

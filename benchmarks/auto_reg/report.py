@@ -201,7 +201,7 @@ def forecasts(cells: list[Cell]) -> list[str]:
         x = torch.from_numpy(SETS[name]().features)
         mine = [cell for cell in cells if cell.of == name]
         row = [name]
-        for reg, method in ((None, "auto"), (0.1, "bpa 0.1")):
+        for reg, method in (("auto", "auto"), (0.1, "bpa 0.1")):
             verdict = diagnose(x, reg=reg).verdict
             gain = float(np.mean([c.mean[method] - c.mean[free[c.family]] for c in mine]))
             right = {"likely helps": gain > 0.5, "neutral": abs(gain) <= 1.5, "likely hurts": gain < -0.5}[
@@ -210,9 +210,9 @@ def forecasts(cells: list[Cell]) -> list[str]:
             hits.append((reg, right))
             row += [verdict, f"{gain:+.2f}", "yes" if right else "no"]
         out.append("| " + " | ".join(row) + " |")
-    for reg in (None, 0.1):
+    for reg in ("auto", 0.1):
         mine = [right for which, right in hits if which == reg]
-        out += ["", f"reg={'auto' if reg is None else reg}: {sum(mine)} of {len(mine)} right."]
+        out += ["", f"reg={reg}: {sum(mine)} of {len(mine)} right."]
     out += ["", "Right means: a mean gain over free above 0.5 points for *likely helps*,"]
     out += ["within 1.5 for *neutral*, below −0.5 for *likely hurts*."]
     return out

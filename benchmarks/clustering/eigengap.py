@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from real_sets import SETS, load
 
-from bpa.estimators.clusterer import BPAClusterer
+from bpa.estimators import BPAClusterer
 from bpa.report.table import Table
 from bpa.runs.store import write_atomically
 
@@ -27,7 +27,7 @@ def main() -> None:
         row: list[str] = [title, str(n_classes)]
         for n_neighbors in (10, 20):
             clusterer = BPAClusterer(
-                count, method="spectral", n_neighbors=n_neighbors, n_init=1, random_state=0
+                count, method="spectral", reg=0.1, n_neighbors=n_neighbors, n_init=1, random_state=0
             )
             values = clusterer.fit(features.features).eigenvalues_
             gaps = values[1:-1] - values[2:]  # a gap after the first eigenvalue would mean one cluster

@@ -43,7 +43,9 @@ WAYS = tuple(
             *clustering_ways(
                 ("k-means",), ("identity", "unit", "centred", "cosine", "softmax"), baselines=False
             ),
-            *clustering_ways(("spectral", "spectral-knn", "bpa-smooth", "bpa-spectral"), baselines=False),
+            *clustering_ways(
+                ("spectral", "spectral-knn", "bpa-smooth", "bpa-spectral"), reg=(0.1,), baselines=False
+            ),
             *clustering_ways(("k-means",), reg=(0.05, 0.1, 0.25, 0.5, 1.0, "auto"), baselines=False),
         ]
     )

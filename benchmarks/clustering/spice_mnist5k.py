@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from bpa import BPA
-from bpa.hosts.clustering.spice import SETTINGS, reliable_labels, train_clustering_heads
+from bpa.hosts.clustering import SPICE_SETTINGS, reliable_labels, train_clustering_heads
 from bpa.metrics.clustering import clustering_scores
 from bpa.metrics.intervals import mean_interval, paired_difference
 from bpa.records import RunRecord
@@ -50,7 +50,7 @@ FEW = {"f (host), k = 3": Identity(), "BPA 0.1, k = 3": BPA(reg=0.1)}
 def one_run(
     views: dict[str, torch.Tensor], truth: np.ndarray, name: str, seed: int, inputs: str
 ) -> dict[str, float]:
-    settings = SETTINGS["mnist5k"]
+    settings = SPICE_SETTINGS["mnist5k"]
     if name in FEW:
         settings = dataclasses.replace(settings, n_confident=3)
     transform = FEW.get(name) or VARIANTS[name]
@@ -98,7 +98,7 @@ def main() -> None:
         values: dict[str, list[float]] = {}
         config = {
             "variant": name, "inputs": options.inputs, "seeds": options.seeds,
-            "settings": dataclasses.asdict(SETTINGS["mnist5k"]),
+            "settings": dataclasses.asdict(SPICE_SETTINGS["mnist5k"]),
         }  # fmt: skip
         digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in options.views]
         data = {"views": digests, "n": 5000, "protocol": "5,000 MNIST digits, labels used in the scores only"}

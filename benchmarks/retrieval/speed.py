@@ -23,15 +23,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bpa.hosts.retrieval.gallery import Gallery
-from bpa.hosts.retrieval.kreciprocal import k_reciprocal
-from bpa.hosts.retrieval.ranking import rank
+from bpa.hosts.retrieval import Gallery, k_reciprocal, rank
 from bpa.metrics.retrieval import evaluate_ranking
-from bpa.plans.comparison import PAPER, RETRIEVAL, RowComparison
+from bpa.plans import RowComparison
 from bpa.runs.environment import describe_environment
+from bpa.solvers import PAPER_SWEEPS
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "retrieval"
 REG = 0.1
+PAPER, RETRIEVAL = RowComparison.paper(), RowComparison.retrieval()
 
 
 def synthetic(n: int, d: int = 1536, seed: int = 0) -> tuple[torch.Tensor, int, np.ndarray, np.ndarray]:
@@ -126,7 +126,7 @@ def frozen(n: int) -> dict:
         return float(np.median(times))
 
     for name, rows in (("top-50", RETRIEVAL), ("dense", PAPER)):
-        fit, fitted = clock(lambda r=rows: Gallery.fit(gallery, reg=REG, rows=r, n_iter=5))
+        fit, fitted = clock(lambda r=rows: Gallery.fit(gallery, reg=REG, rows=r, solver=PAPER_SWEEPS))
 
         def serve(part, fitted=fitted):
             return fitted.search(part, shortlist=200, top=50)
@@ -215,7 +215,7 @@ CASES = {
     ),
     "top-50": lambda x, q: rank(x[:q], x[q:], reg=REG, rows=RETRIEVAL, diagnostics=False),
     "top-50 blocked": lambda x, q: rank(
-        x[:q], x[q:], reg=REG, rows=RowComparison("cosine", top=50), budget="1GB", diagnostics=False
+        x[:q], x[q:], reg=REG, rows=RETRIEVAL, budget="1GB", diagnostics=False
     ),
     "k-reciprocal": lambda x, q: [None for _ in k_reciprocal(x, q).blocks()],
     "k-reciprocal reference": lambda x, q: reference(x.numpy(), q),

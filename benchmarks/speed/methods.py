@@ -89,8 +89,9 @@ def gram(x: Tensor) -> Tensor:
 
 def bpa_transform(x: Tensor) -> Tensor:
     from bpa import balanced_affinities
+    from bpa.solvers import Sweeps
 
-    return balanced_affinities(x, reg=REG, n_iter=N_ITER)
+    return balanced_affinities(x, reg=REG, solver=Sweeps(N_ITER))
 
 
 def _finish(plan: Tensor) -> Tensor:

@@ -41,13 +41,14 @@ def lists_from_clusters(label: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def measure(n: int, d: int, k: int, reg: float, tol: float, exact: bool, threads: int) -> dict[str, object]:
-    from bpa import memory
-    from bpa import sparse as room
+    from bpa.plans import _graph as room
+    from bpa.solvers import Converged
 
     torch.set_num_threads(threads)
     x, label = make_set(n, d)
     lists = None if exact else lists_from_clusters(label, k)
-    room.GraphPlan.fit(x[:2000].clone(), reg=reg, k=k, tol=tol)  # warm up
+    solver = Converged(tol, max_iter=1000)
+    room.GraphPlan.fit(x[:2000].clone(), reg=reg, k=k, solver=solver)  # warm up
     steps: dict[str, float] = {}
 
     def timed(name: str) -> None:
@@ -56,19 +57,18 @@ def measure(n: int, d: int, k: int, reg: float, tol: float, exact: bool, threads
         def wrapper(*args: object, **options: object) -> object:
             begin = time.perf_counter()
             result = inner(*args, **options)
-            steps[name.strip("_")] = steps.get(name.strip("_"), 0.0) + time.perf_counter() - begin
+            steps[name] = steps.get(name, 0.0) + time.perf_counter() - begin
             return result
 
         setattr(room, name, wrapper)
 
-    for name in ("_nearest", "_neighbour_graph", "symmetrise"):
+    for name in ("nearest_rows", "neighbour_graph", "balanced"):
         timed(name)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     begin, cpu = time.perf_counter(), time.process_time()
-    fitted = room.GraphPlan.fit(x, reg=reg, k=k, tol=tol, neighbours=lists)
+    fitted = room.GraphPlan.fit(x, reg=reg, k=k, solver=solver, neighbours=lists)
     seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-    report = fitted.report
     return {
         "n": n,
         "d": d,
@@ -81,13 +81,13 @@ def measure(n: int, d: int, k: int, reg: float, tol: float, exact: bool, threads
         "processor_seconds": cpu,
         "steps": steps,
         "peak_bytes": peak,
-        "estimated_bytes": memory.estimate_sparse(n, d, k=k).total,
-        "n_iter": report.n_iter,
-        "marginal_error": report.marginal_error,
-        "converged": report.converged,
-        "n_entries": report.n_entries,
-        "n_repaired": report.n_repaired,
-        "repaired_mass": report.repaired_mass,
+        "estimated_bytes": fitted.estimate.total,
+        "n_iter": int(fitted.convergence.n_iter),
+        "marginal_error": float(fitted.convergence.marginal_error),
+        "converged": bool(fitted.convergence.converged),
+        "n_entries": len(fitted.entries.column),
+        "n_repaired": fitted.n_repaired,
+        "repaired_mass": fitted.repaired_mass,
     }
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bpa.plans.dense import DensePlan
-from bpa.plans.graph import GraphPlan
+from bpa.plans import DensePlan, GraphPlan
 
 SETS = ("news20_minilm", "emoji_vendors_mnv2", "cifar10_efflite0")
 REGS = (0.05, 0.1, 0.25, 0.5)
@@ -38,11 +37,11 @@ def main() -> None:
     for name in SETS:
         x = load(folder, name, options.n)
         for reg in REGS:
-            dense = DensePlan.fit(x, reg=reg, scale=None, diagonal=0.0).dense()
+            dense = DensePlan.fit(x, reg=reg, scale=None, diagonal=0.0).affinities()
             tail = {k: 1 - float(dense.topk(k, dim=1).values.sum(dim=1).mean()) for k in NEIGHBOURS}
             for k in NEIGHBOURS:
                 sparse = GraphPlan.fit(x, reg=reg, k=k, scale=None, diagonal=0.0)
-                gap = (sparse.matrix().to_dense() - dense).abs().sum(dim=1) / 2
+                gap = (sparse.affinities().to_dense() - dense).abs().sum(dim=1) / 2
                 row = {
                     "set": name,
                     "n": options.n,
@@ -51,10 +50,10 @@ def main() -> None:
                     "total_variation_median": float(gap.median()),
                     "total_variation_worst": float(gap.max()),
                     "dense_mass_outside_top_k": tail[k],
-                    "n_iter": sparse.report.n_iter,
-                    "converged": sparse.report.converged,
-                    "n_repaired": sparse.report.n_repaired,
-                    "repaired_mass": sparse.report.repaired_mass,
+                    "n_iter": int(sparse.convergence.n_iter),
+                    "converged": bool(sparse.convergence.converged),
+                    "n_repaired": sparse.n_repaired,
+                    "repaired_mass": sparse.repaired_mass,
                 }
                 rows.append(row)
                 print(json.dumps(row), flush=True)

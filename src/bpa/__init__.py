@@ -6,7 +6,8 @@ from bpa.diagnostics import Diagnosis, diagnose
 from bpa.errors import BPAError, ConvergenceWarning
 from bpa.records import Balance
 from bpa.transforms.choosing import AutoReg, choose_reg
-from bpa.transforms.functional import BPA, BPAAttention, balance, balanced_affinities, exact_matching
+from bpa.transforms.functional import balance, balanced_affinities, exact_matching
+from bpa.transforms.layers import BPA, BPAAttention
 
 __version__ = "0.1.0.dev0"
 

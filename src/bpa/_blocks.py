@@ -18,7 +18,8 @@ def spans(n: int, step: int) -> Iterator[slice]:
     >>> [(s.start, s.stop) for s in spans(5, 2)]
     [(0, 2), (2, 4), (4, 5)]
     """
-    for start in range(0, n, max(1, step)):
+    step = max(1, step)
+    for start in range(0, n, step):
         yield slice(start, min(n, start + step))
 
 

@@ -30,7 +30,7 @@ def check_features(x: object, *, argument: str, function: str) -> None:
     if not is_tracing() and x.shape[-2] == 0:
         raise ShapeError(
             f"The {argument!r} parameter of {function} must have shape (..., n, d) with n ≥ 1. "
-            f"Got {tuple(x.shape)}. An empty set has no affinities; pass mask=... for padded sets."
+            f"Got {tuple(x.shape)}. An empty set has nothing to compare; pass mask=... for padded sets."
         )
     if not is_tracing() and x.shape[-1] == 0:
         raise ShapeError(
@@ -49,8 +49,7 @@ def check_cost(cost: object, *, argument: str, function: str, square: bool = Tru
         )
     if not is_tracing() and 0 in cost.shape[-2:]:
         raise ShapeError(
-            f"The {argument!r} parameter of {function} must have shape {wanted} with n ≥ 1. "
-            f"Got {tuple(cost.shape)}."
+            f"The {argument!r} parameter of {function} must have shape {wanted} with n ≥ 1. Got {tuple(cost.shape)}."
         )
 
 
@@ -208,8 +207,7 @@ def check_mask(mask: object, shape: torch.Size, *, function: str) -> Tensor:
     if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise DTypeError(
-            f"The 'mask' parameter of {function} must be a boolean tensor, true at the items that exist. "
-            f"Got {got}."
+            f"The 'mask' parameter of {function} must be a boolean tensor, true at the items that exist. Got {got}."
         )
     return _broadcast(mask, shape, argument="mask", function=function)
 

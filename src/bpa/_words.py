@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
 
 from bpa.errors import UnknownArgumentError
 
@@ -86,10 +86,7 @@ def explains(**known: str) -> Callable[[Target], Target]:
 
 
 def _guarded(function: Callable[P, R], owner: str, known: dict[str, str]) -> Callable[P, R]:
-    parameters = inspect.signature(function).parameters.values()
-    assert all(p.kind is not p.VAR_KEYWORD for p in parameters), f"{owner} takes any word"  # noqa: S101
-    names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
-    names = tuple(name for name in names if name != "self")
+    names = _names_of(function)
     assert not set(names) & set(known), f"{owner} explains a word that it has"  # noqa: S101
     allowed = frozenset(names)
 
@@ -101,6 +98,19 @@ def _guarded(function: Callable[P, R], owner: str, known: dict[str, str]) -> Cal
         return function(*args, **kwargs)
 
     return call
+
+
+def _names_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """What it can be called with by name; ``**options`` say it themselves, as ``Unpack`` of a typed dictionary."""
+    names: list[str] = []
+    for p in inspect.signature(function).parameters.values():
+        if p.kind is p.VAR_KEYWORD:
+            options = get_args(get_type_hints(function).get(p.name))
+            assert options, f"{_owner(function)} takes any word"  # noqa: S101
+            names += options[0].__annotations__
+        elif p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self":
+            names.append(p.name)
+    return tuple(names)
 
 
 def _owner(function: Callable[..., Any]) -> str:

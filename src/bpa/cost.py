@@ -84,7 +84,15 @@ def sqeuclidean_cost(x: Tensor, y: Tensor | None = None) -> Tensor:
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Rows of ``x`` (..., n, d) at length one; zero rows stay zero and pass no gradient."""
+    """Rows of ``x`` (..., n, d) at length one; zero rows stay zero and pass no gradient.
+
+    Examples
+    --------
+    >>> import torch
+    >>> unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
+    """
     largest = x.detach().abs().amax(dim=-1, keepdim=True)
     x = x / torch.where(largest > 0, largest, torch.ones_like(largest))
     squared = x.square().sum(dim=-1, keepdim=True)

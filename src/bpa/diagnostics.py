@@ -20,11 +20,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bpa._checks import check_features, check_finite
+from bpa._checks import check_features, check_finite, check_reg, check_shape
+from bpa._words import REG_WORDS, explains
 from bpa.cost import unit_rows
-from bpa.errors import ConvergenceWarning, ShapeError
-from bpa.metrics.hubness import hubness
-from bpa.transforms.choosing import AutoReg, centred_cosines, choose_reg
+from bpa.errors import ConvergenceWarning
+from bpa.kernels._weight import centred_cosines
+from bpa.metrics.hubs import hubness
+from bpa.solvers import Converged
+from bpa.transforms.choosing import AutoReg, choose_reg
 from bpa.transforms.functional import balance, balanced_affinities
 
 __all__ = ["Diagnosis", "diagnose"]
@@ -52,8 +55,8 @@ class Diagnosis:
     ----------
     choice : AutoReg
         The entropy weight of ``reg="auto"`` for this set, with its reasons.
-    reg : float or None
-        The weight that was asked about; None for the choice.
+    reg : float or "auto"
+        The weight that was asked about.
     perplexity : float
         Median number of partners a row of the plan is shared among, exp(entropy).
     second_eigenvalue : float
@@ -75,10 +78,18 @@ class Diagnosis:
         Against the best of raw, unit and centred unit-norm features.
     reasons : tuple of str
         Why.
+
+    Examples
+    --------
+    >>> import torch
+    >>> groups = torch.eye(4, 32).repeat(10, 1) + 0.1 * torch.randn(40, 32, generator=torch.Generator().manual_seed(0))
+    >>> found = diagnose(groups, reg=0.1)
+    >>> found.verdict, found.reg, found.n_seen, found.groups > 1
+    ('neutral', 0.1, 40, True)
     """
 
     choice: AutoReg
-    reg: float | None
+    reg: float | Literal["auto"]
     perplexity: float
     second_eigenvalue: float
     hubness_before: float
@@ -100,7 +111,7 @@ class Diagnosis:
 
     def rows(self) -> tuple[tuple[str, float | int | str], ...]:
         """Names and values, in the order a table shows them."""
-        shown = "auto" if self.reg is None else f"{self.reg:g}"
+        shown = self.reg if self.reg == "auto" else f"{self.reg:g}"
         return (
             ("verdict", f"reg={shown}: {self.verdict}"),
             ("reg chosen, in units of the centred cosine", float(self.choice.reg)),
@@ -118,15 +129,16 @@ class Diagnosis:
         )
 
 
-def diagnose(x: Tensor, *, reg: float | None = None) -> Diagnosis:
+@explains(**REG_WORDS)
+def diagnose(x: Tensor, *, reg: float | Literal["auto"] = "auto") -> Diagnosis:
     """Say what the transform will do to one set, and whether it is likely to help.
 
     Parameters
     ----------
     x : Tensor, shape (n, d)
         One set of features; at most 600 of its items, evenly spaced, are looked at.
-    reg : float, optional
-        Judge this entropy weight instead of the choice of ``reg="auto"``.
+    reg : float or "auto"
+        The entropy weight to judge; ``"auto"`` is what :func:`~bpa.choose_reg` chooses for this set.
 
     Returns
     -------
@@ -146,26 +158,23 @@ def diagnose(x: Tensor, *, reg: float | None = None) -> Diagnosis:
     ('likely helps', 'neutral')
     """
     check_features(x, argument="x", function="diagnose")
-    if x.dim() != 2:
-        raise ShapeError(
-            f"The 'x' parameter of diagnose must be one set, shape (n, d). Got {tuple(x.shape)}. Diagnose sets one "
-            f"by one."
-        )
+    check_shape(x.shape, ("n", "d"), argument="x", function="diagnose", way_out="Diagnose sets one by one.")
     check_finite(x, argument="x", function="diagnose")
+    reg = check_reg(reg, function="diagnose", auto=True)
     with torch.no_grad():
         seen = x[_spaced(len(x), x.device)].double()
         return _diagnose(seen, len(x), reg)
 
 
-def _diagnose(x: Tensor, n_items: int, reg: float | None) -> Diagnosis:
+def _diagnose(x: Tensor, n_items: int, reg: float | Literal["auto"]) -> Diagnosis:
     n = len(x)
     cosines, _ = centred_cosines(x, None, function="diagnose")
     choice = choose_reg(x)
-    cost = 1 - cosines if reg is None else 1 - unit_rows(x) @ unit_rows(x).mT
-    weight = float(choice.reg) if reg is None else reg
+    cost = 1 - cosines if reg == "auto" else 1 - unit_rows(x) @ unit_rows(x).mT
+    weight = float(choice.reg) if reg == "auto" else reg
     swept = balance(cost, reg=weight)
     plan = (swept.plan + swept.plan.mT) / 2
-    affinity = balanced_affinities(x, reg="auto") if reg is None else balanced_affinities(x, reg=reg)
+    affinity = balanced_affinities(x, reg=reg)
     nearness, fifth = _nearness(cosines)
     cloud, cloud_fifth = 0.0, 0.0
     if n >= _FEW:
@@ -179,7 +188,7 @@ def _diagnose(x: Tensor, n_items: int, reg: float | None) -> Diagnosis:
         second_eigenvalue=float(torch.linalg.eigvalsh(plan)[-2]) if n > 1 else 0.0,
         hubness_before=_hubness(cosines),
         hubness_after=_hubness(-torch.cdist(affinity, affinity)),
-        marginal_error=float(swept.marginal_error),
+        marginal_error=float(swept.convergence.marginal_error),
         products=_products(cost, weight),
         nearness=nearness,
         cloud_nearness=cloud,
@@ -192,11 +201,11 @@ def _diagnose(x: Tensor, n_items: int, reg: float | None) -> Diagnosis:
 
 
 def _judge(
-    choice: AutoReg, reg: float | None, nearer: float, tightness: float, n: int
+    choice: AutoReg, reg: float | Literal["auto"], nearer: float, tightness: float, n: int
 ) -> tuple[Verdict, tuple[str, ...]]:
     if n < _FEW:
         return "neutral", (f"{n} items are too few to have neighbourhoods.",)
-    said = list(choice.reasons()) if reg is None else []
+    said = list(choice.reasons()) if reg == "auto" else []
     (few, low), (many, high) = _GROUPS
     wanted = low + (high - low) * min(max(math.log(n / few) / math.log(many / few), 0.0), 1.0)
     has_groups = nearer >= wanted or (nearer > 0 and tightness >= _TIGHT)
@@ -205,7 +214,7 @@ def _judge(
         f"neighbours are {nearer:.2f} times as near (groups show from {wanted:.2f}) and {tightness:.2f} times as close "
         f"(from {_TIGHT:g})."
     )
-    if reg is None:
+    if reg == "auto":
         return ("likely helps" if has_groups else "neutral"), tuple(said)
     ratio = reg / max(float(choice.plain_reg), 1e-9)
     if ratio < _RATIO[0]:
@@ -261,6 +270,6 @@ def _products(cost: Tensor, reg: float) -> int:
         return 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # it is told as a number
-        result = balance((cost + cost.mT) / 2, reg=reg, solver="symmetric", tol=1e-6)
-    assert result.converged is not None  # noqa: S101 - a tolerance was asked for
-    return int(result.n_iter) if bool(result.converged) else -1
+        result = balance((cost + cost.mT) / 2, reg=reg, solver=Converged(1e-6))
+    found = result.convergence
+    return int(found.n_iter) if bool(found.converged) else -1

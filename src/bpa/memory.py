@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from bpa._checks import check_choice
 from bpa.errors import ArgumentError, MemoryBudgetError
 
 __all__ = [
@@ -43,10 +44,11 @@ _UNITS = {
     "tib": 2**40,
 }
 WORKSPACE = 48 * 2**20
-"""Bytes granted to the libraries themselves: packing buffers of the matrix product, thread stacks, small
-vectors."""
+"""Bytes granted to the libraries themselves: packing buffers of the matrix product, thread stacks, small vectors."""
 PANEL_ROWS = 512
 """Rows of one symmetric panel of a large set, at most."""
+_SEARCH_BLOCK = 1024
+"""Rows of one block of the exact neighbour search."""
 
 
 def parse_bytes(size: str | int | float) -> int:
@@ -88,6 +90,14 @@ def parse_bytes(size: str | int | float) -> int:
 def format_bytes(n_bytes: int | float) -> str:
     """Write a number of bytes for a reader: three digits and a decimal unit.
 
+    Parameters
+    ----------
+    n_bytes : int or float
+
+    Returns
+    -------
+    str
+
     Examples
     --------
     >>> format_bytes(1_487_000_000), format_bytes(812)
@@ -110,7 +120,14 @@ class MemoryEstimate:
     what : str
         The computation, in words, with its sizes.
     parts : tuple of (str, int)
-        Name and bytes of every buffer alive at the peak.
+        Name and bytes of every buffer alive at the peak; ``"workspace"`` is what the libraries take for themselves,
+        once a process and whatever the size of the set.
+
+    Examples
+    --------
+    >>> needed = estimate_affinities(600, 64)
+    >>> format_bytes(needed.part("W")), format_bytes(needed.part("workspace")), format_bytes(needed.total)
+    ('1.44 MB', '50.3 MB', '51.8 MB')
     """
 
     what: str
@@ -120,6 +137,12 @@ class MemoryEstimate:
     def total(self) -> int:
         """Sum of the parts, in bytes."""
         return sum(size for _, size in self.parts)
+
+    def part(self, name: str) -> int:
+        """Bytes of one part."""
+        sizes = dict(self.parts)
+        check_choice(name, tuple(sizes), argument="name", function="MemoryEstimate.part")
+        return sizes[name]
 
     def text(self) -> str:
         """One line for a command to print before it allocates."""
@@ -148,6 +171,14 @@ def check(estimate: MemoryEstimate, budget: str | int | None, *, way_out: str) -
     ------
     MemoryBudgetError
         When the estimate exceeds the budget.
+
+    Examples
+    --------
+    >>> check(estimate_affinities(10**6, 64), "8GB", way_out="Use bpa.plans.GraphPlan.")
+    Traceback (most recent call last):
+    ...
+    bpa.errors.MemoryBudgetError: balanced affinities of 1,000,000 items: 4 TB beyond the input (...), which exceeds the
+    budget of 8 GB. Use bpa.plans.GraphPlan.
     """
     if budget is not None and estimate.total > parse_bytes(budget):
         raise MemoryBudgetError(
@@ -166,7 +197,7 @@ def estimate_affinities(
     *,
     batch: int = 1,
     dtype: torch.dtype = torch.float32,
-    n_iter: int = 5,
+    sweeps: int = 5,
     backward: bool = False,
 ) -> MemoryEstimate:
     """Bytes that ``balanced_affinities`` needs: cosine cost, alternating sweeps.
@@ -179,8 +210,8 @@ def estimate_affinities(
         Number of sets.
     dtype : torch.dtype
         Of the features; half precision adds the float32 copies it is computed in.
-    n_iter : int
-        Full sweeps.
+    sweeps : int
+        Of the solver.
     backward : bool
         Whether a backward pass follows (its peak is counted, together with what the forward pass saved for
         it).
@@ -188,10 +219,15 @@ def estimate_affinities(
     Returns
     -------
     MemoryEstimate
+
+    Examples
+    --------
+    >>> format_bytes(estimate_affinities(10_000, 512).part("W"))
+    '400 MB'
     """
     item = _item_bytes(dtype)
     square, features = batch * n * n * item, batch * n * d * item
-    parts = [("W", square), ("vectors", (2 * n_iter + 8) * batch * n * item), ("workspace", WORKSPACE)]
+    parts = [("W", square), ("vectors", (2 * sweeps + 8) * batch * n * item), ("workspace", WORKSPACE)]
     if n > 600:
         parts.append(("unit features", features))
     if dtype.itemsize < 4:
@@ -224,6 +260,12 @@ def estimate_lazy(
     Returns
     -------
     MemoryEstimate
+
+    Examples
+    --------
+    >>> kept, streamed = (estimate_lazy(50_000, 128, block=1024, keep=keep) for keep in (True, False))
+    >>> format_bytes(kept.total), format_bytes(streamed.total)
+    ('10.1 GB', '91.7 MB')
     """
     item = _item_bytes(dtype)
     tile = min(block, n) ** 2 * item
@@ -235,9 +277,7 @@ def estimate_lazy(
     return MemoryEstimate(f"lazy affinities of {n:,} items", tuple(parts))
 
 
-def estimate_sparse(
-    n: int, d: int, *, k: int, dtype: torch.dtype = torch.float32, block: int = 1024
-) -> MemoryEstimate:
+def estimate_sparse(n: int, d: int, *, k: int, dtype: torch.dtype = torch.float32) -> MemoryEstimate:
     """Bytes that a sparse plan on a ``k``-nearest-neighbour kernel needs.
 
     The symmetrised graph has at most 2·n·k entries (a neighbour relation and its mirror image) and the
@@ -251,12 +291,15 @@ def estimate_sparse(
         Neighbours of each item before symmetrising.
     dtype : torch.dtype
         Of the computation.
-    block : int
-        Rows of one block of the exact neighbour search.
 
     Returns
     -------
     MemoryEstimate
+
+    Examples
+    --------
+    >>> format_bytes(estimate_sparse(10**6, 128, k=64).part("CSR rows"))
+    '2.09 GB'
     """
     item = _item_bytes(dtype)
     entries = 2 * n * k + 2 * n
@@ -266,7 +309,7 @@ def estimate_sparse(
         ("keys and their sort", entries * 8 * 5),
         ("CSR rows", entries * (8 + 2 * item) + 8 * n),
         ("vectors", 24 * n * item),
-        ("search block", 2 * min(block, n) * min(8192, n) * item),
+        ("search block", 2 * min(_SEARCH_BLOCK, n) * min(8192, n) * item),
         ("workspace", WORKSPACE),
     )
     return MemoryEstimate(f"sparse affinities of {n:,} items, {k} neighbours each", parts)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from bpa import balanced_affinities
+from bpa.solvers import Sweeps
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITE = ROOT / "benchmarks" / "speed"
@@ -92,7 +93,7 @@ def test_a_broken_file_is_refused(suite, where: tuple[str | int, ...], value: ob
 def test_the_naive_implementations_compute_the_same_w(suite, shape: tuple[int, ...]) -> None:
     methods = suite("methods")
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    expected = balanced_affinities(x, reg=methods.REG, n_iter=methods.N_ITER).numpy()
+    expected = balanced_affinities(x, reg=methods.REG, solver=Sweeps(methods.N_ITER)).numpy()
     for method in (methods.naive_log, methods.naive_exp):
         np.testing.assert_allclose(method(x).numpy(), expected, atol=1e-5)
     np.testing.assert_allclose(methods.numpy_exp(x.numpy()), expected, atol=1e-5)

@@ -73,7 +73,9 @@ def test_transform_says_how_far_from_balanced_it_stopped(
         return json.loads(out)["marginal_error"], err
 
     error, said = told("--reg", "1.0")
-    assert error == pytest.approx(float(balance(cosine_cost(x), reg=1.0).marginal_error), abs=1e-6)
+    assert error == pytest.approx(
+        float(balance(cosine_cost(x), reg=1.0).convergence.marginal_error), abs=1e-6
+    )
     assert said == ""
     for words in (
         ("--reg", "0.003"),

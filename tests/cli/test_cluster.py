@@ -57,7 +57,7 @@ def test_auto_is_told_and_what_has_no_rule_says_its_weight(capsys: pytest.Captur
     assert main(LINE.split()) == 0
     out = capsys.readouterr().out
     assert "reg auto: " in out
-    for label in ("bpa-smooth, reg 0.1", "k-means, bpa, reg auto", "k-means, softmax, reg 0.1"):
+    for label in ("bpa-smooth, reg auto", "k-means, bpa, reg auto", "k-means, softmax, reg 0.1"):
         assert label in out
     assert main(f"{LINE} --paper".split()) == 0
     assert "auto" not in capsys.readouterr().out

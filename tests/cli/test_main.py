@@ -22,6 +22,7 @@ from bpa.cli.main import VERBS, build_app, main
 from bpa.data.features import read_features, write_features
 from bpa.memory import estimate_affinities
 from bpa.records import FeatureSet
+from bpa.solvers import Sweeps
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_a_configuration_file_holds_flags_and_the_command_line_wins(
 
 def test_transform_writes_what_the_library_computes(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x = torch.from_numpy(np.load("x.npy"))
-    w = balanced_affinities(x, reg=0.2, n_iter=3)
+    w = balanced_affinities(x, reg=0.2, solver=Sweeps(3))
     output(capsys, "transform x.npy -o w.npy --reg 0.2 --solver sweeps:3")
     np.testing.assert_allclose(np.load("w.npy"), w.numpy(), rtol=1e-6)
     for suffix in ("npz", "parquet", "safetensors"):
@@ -148,7 +149,7 @@ def test_what_a_large_set_is_wanted_for_agrees_with_all_of_w(
     from scipy import sparse
 
     x = torch.from_numpy(np.load("x.npy"))
-    w = balanced_affinities(x, reg=0.2, n_iter=3).numpy()
+    w = balanced_affinities(x, reg=0.2, solver=Sweeps(3)).numpy()
     flags = "--reg 0.2 --solver sweeps:3"
     output(capsys, f"transform x.npy -o blocks.npy --want blocks {flags}")
     np.testing.assert_allclose(np.load("blocks.npy"), w, atol=2e-5)

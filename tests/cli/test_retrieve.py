@@ -84,7 +84,6 @@ def test_text_names_protocols_hosts_and_what_is_deleted(reid_file, capsys, tmp_p
         (["--host", "magic"], "magic"),
         (["--reg", "0"], "positive"),
         (["--reg", "0.1", "--budget", "1KB"], "exceeds the budget"),
-        (["--solver", "converged"], "balances by sweeps"),
         (["--paper-table", "imagenet"], "no numbers for 'imagenet'"),
     ],
 )

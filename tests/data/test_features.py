@@ -266,7 +266,7 @@ def test_a_huge_bomb_is_refused_before_it_grows(tmp_path: Path) -> None:
 
 
 def test_a_zip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bpa.data.features.MAX_BYTES", 10_000_000)
+    monkeypatch.setattr("bpa.data.formats._layout.MAX_BYTES", 10_000_000)
     with zipfile.ZipFile(tmp_path / "z.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("features.npy", b"\0" * 20_000_000)
     with pytest.raises(UnsafeFileError, match="unpacks to 20,000,000 bytes"):
@@ -291,15 +291,12 @@ def test_a_truncated_file_is_refused(
             read_features(path)
 
 
-def test_a_pickle_broken_anywhere_never_does_worse_than_an_error(
-    tmp_path: Path, rng: np.random.Generator
-) -> None:
-    whole = bytearray(pickle.dumps({0: [np.ones(2, "f4")], 1: [np.ones(2, "f4")]}, protocol=4))
-    path = tmp_path / "x.plk"
+def outcomes_of_damage(path: Path, whole: bytes, *, step: int = 1) -> set[str]:
+    """What reading ends in when one byte at a time is something else; any other error than ours gets through."""
     outcomes = set()
-    for position in range(len(whole)):
+    for position in range(0, len(whole), step):
         for value in (0, 40, 82, 99, 255):
-            broken = whole.copy()
+            broken = bytearray(whole)
             broken[position] = value
             path.write_bytes(broken)
             try:
@@ -307,7 +304,25 @@ def test_a_pickle_broken_anywhere_never_does_worse_than_an_error(
                 outcomes.add("read")
             except (FileError, NonFiniteError) as error:
                 outcomes.add(type(error).__name__)
-    assert {"read", "FileError", "UnsafeFileError"} <= outcomes
+    return outcomes
+
+
+def test_a_pickle_broken_anywhere_never_does_worse_than_an_error(tmp_path: Path) -> None:
+    whole = pickle.dumps({0: [np.ones(2, "f4")], 1: [np.ones(2, "f4")]}, protocol=4)
+    assert {"read", "FileError", "UnsafeFileError"} <= outcomes_of_damage(tmp_path / "x.plk", whole)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_an_npz_broken_anywhere_never_does_worse_than_an_error(tmp_path: Path, save: Any) -> None:
+    save(tmp_path / "whole.npz", features=np.ones((2, 3), "f4"), labels=np.array([0, 1]))
+    whole = (tmp_path / "whole.npz").read_bytes()
+    assert {"read", "FileError"} <= outcomes_of_damage(tmp_path / "x.npz", whole, step=3)
+
+
+def test_arrays_nobody_asked_for_are_not_looked_at(tmp_path: Path, rng: np.random.Generator) -> None:
+    stranger = np.array([{"an": "object"}], dtype=object)
+    np.savez(tmp_path / "x.npz", features=rng.random((2, 3)), notes=stranger)
+    assert read_features(tmp_path / "x.npz").features.shape == (2, 3)
 
 
 def test_object_arrays_are_refused_without_being_loaded(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_training_identities_are_renumbered_in_order(market):
     assert [image.identity for image in train] == [0, 1, 1, 2]  # 3, 7, 7, 11
 
 
-def test_a_query_with_same_camera_matches_only_is_counted_as_empty(market):
+def test_a_query_whose_matches_are_all_of_its_camera_is_counted_as_empty(market):
     found = read_market1501(market, keep_junk=True)
     task = found.task(np.eye(len(found.query) + len(found.gallery), dtype=np.float32))
     distances = np.linspace(0, 1, len(task.query) * len(task.gallery)).reshape(len(task.query), -1)
@@ -255,7 +255,7 @@ def test_feature_files_round_trip_and_name_their_set(tmp_path, rng):
         ({"features": np.zeros((3, 2)), "ids": np.zeros(3)}, "integers"),
         ({"features": np.full((3, 2), np.nan), "ids": np.arange(3)}, "3 feature rows"),
         ({"features": np.zeros((3, 2)), "ids": np.arange(3), "is_query": np.ones(3, bool)}, "'is_query'"),
-        ({"features": np.array([[object()]])}, "without pickle"),
+        ({"features": np.array([[object()]])}, "pickled objects"),
     ],
 )
 def test_feature_files_that_cannot_be_used_are_refused(tmp_path, arrays, sentence):

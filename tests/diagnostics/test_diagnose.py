@@ -11,7 +11,7 @@ from torch import Tensor
 from bpa import balance, choose_reg, diagnose
 from bpa.diagnostics import _cloud
 from bpa.errors import NonFiniteError, ShapeError
-from bpa.transforms.choosing import centred_cosines
+from bpa.kernels._weight import centred_cosines
 
 
 def groups(seed: int = 0, *, k: int = 5, each: int = 16, d: int = 64, noise: float = 0.8) -> Tensor:
@@ -94,6 +94,7 @@ def test_a_given_reg_is_judged_against_the_choice() -> None:
     assert diagnose(x, reg=choice).verdict == "neutral"
     found = diagnose(x, reg=choice / 3)
     assert found.reg == choice / 3
+    assert (diagnose(x).reg, diagnose(x, reg="Auto").verdict) == ("auto", diagnose(x).verdict)
     assert any("too few partners" in reason for reason in found.reasons)
 
 
@@ -115,7 +116,7 @@ def test_tiny_sets_and_sets_of_one_item_repeated_are_neutral(n: int) -> None:
 
 
 def test_what_cannot_be_diagnosed_is_refused() -> None:
-    with pytest.raises(ShapeError, match="one set"):
+    with pytest.raises(ShapeError, match=r"shape \(n, d\)\. .* one by one"):
         diagnose(groups()[None])
     with pytest.raises(NonFiniteError):
         diagnose(torch.full((5, 3), math.nan))

@@ -12,7 +12,8 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from bpa import balanced_affinities, choose_reg
 from bpa.errors import ArgumentError
-from bpa.estimators.transformer import BPATransformer
+from bpa.estimators import BPATransformer
+from bpa.solvers import Converged
 
 
 def draw(noise: float = 1.0, seed: int = 0) -> np.ndarray:
@@ -26,10 +27,8 @@ def draw(noise: float = 1.0, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("metric", ["cosine", "sqeuclidean"])
 def test_fitted_rows_are_the_rows_of_the_converged_transform(noise: float, metric: str) -> None:
     x = draw(noise)
-    fitted = BPATransformer(reg="auto", metric=metric, tol=1e-10).fit(x)
-    expected = balanced_affinities(
-        torch.from_numpy(x), reg="auto", cost=metric, solver="symmetric", tol=1e-10
-    )
+    fitted = BPATransformer(reg="auto", metric=metric, solver=Converged(1e-10)).fit(x)
+    expected = balanced_affinities(torch.from_numpy(x), reg="auto", cost=metric, solver=Converged(1e-10))
     np.testing.assert_allclose(fitted.transform(x), expected.numpy(), rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(fitted.transform(x[7:9]), fitted.transform(x)[7:9])
 
@@ -53,7 +52,7 @@ def test_a_new_item_is_nearest_to_its_group() -> None:
 
 
 def test_what_cannot_be_centred_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="'metric' parameter of BPATransformer cannot be 'precomputed'"):
+    with pytest.raises(ArgumentError, match="'reg' parameter of BPATransformer must be a finite number"):
         BPATransformer(reg="auto", metric="precomputed").fit(np.ones((4, 4)) - np.eye(4))
 
 

@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("sklearn", reason="the clusterer is a scikit-learn estimator")
 
@@ -20,7 +21,8 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from bpa.data.synthetic import sphere_clusters
 from bpa.errors import ArgumentError
-from bpa.estimators.clusterer import BPAClusterer
+from bpa.estimators import BPAClusterer
+from bpa.plans import DensePlan
 
 METHODS = ("smooth", "spectral", "rows")
 
@@ -64,7 +66,7 @@ def test_separated_clusters_are_found_and_new_items_join_them(blobs, method):
 @pytest.mark.parametrize("metric", ["cosine", "sqeuclidean"])
 def test_fitted_items_are_predicted_as_they_were_labelled(method, metric):
     points = sphere_clusters(8, 0.5, n_clusters=5, n_per_cluster=30, seed=3).features
-    reg = 0.1 if metric == "cosine" else 0.3
+    reg = "auto" if metric == "cosine" else 0.3
     clusterer = BPAClusterer(5, method=method, metric=metric, reg=reg, random_state=1).fit(points)
     assert np.array_equal(clusterer.predict(points), clusterer.labels_)
     one_by_one = np.concatenate([clusterer.predict(row[None]) for row in points[:20]])
@@ -75,7 +77,9 @@ def test_fitted_items_are_predicted_as_they_were_labelled(method, metric):
 def test_precomputed_costs_give_clusters_and_places_for_new_items(blobs, method):
     x, y = blobs
     new = sphere_clusters(12, 0.12, n_clusters=4, n_per_cluster=40, seed=2)
-    clusterer = BPAClusterer(4, method=method, metric="precomputed", random_state=0).fit(cosine_costs(x, x))
+    clusterer = BPAClusterer(4, method=method, reg=0.1, metric="precomputed", random_state=0).fit(
+        cosine_costs(x, x)
+    )
     assert adjusted_rand_score(y, clusterer.labels_) == 1.0
     assert np.array_equal(clusterer.predict(cosine_costs(x, x)), clusterer.labels_)
     placed = clusterer.predict(cosine_costs(new.features, x))
@@ -85,7 +89,7 @@ def test_precomputed_costs_give_clusters_and_places_for_new_items(blobs, method)
 def test_rounding_on_the_diagonal_of_given_costs_merges_no_items(blobs):
     x, y = blobs
     costs = cosine_costs(x, x) + 1e-6 * np.eye(len(x))
-    clusterer = BPAClusterer(4, method="rows", metric="precomputed", random_state=0).fit(costs)
+    clusterer = BPAClusterer(4, method="rows", reg=0.1, metric="precomputed", random_state=0).fit(costs)
     assert clusterer._places.transformer.item_of_sample_.tolist() == list(range(len(x)))
     assert adjusted_rand_score(y, clusterer.labels_) == 1.0
 
@@ -100,22 +104,25 @@ def test_spectral_places_extend_the_eigenvectors_of_the_plan(blobs, dense):
     x = sphere_clusters(12, 0.3, n_clusters=4, n_per_cluster=150, seed=2).features
     given = cosine_costs(x, x) if dense else x
     metric = "precomputed" if dense else "cosine"
-    clusterer = BPAClusterer(4, method="spectral", metric=metric, random_state=0).fit(given)
+    clusterer = BPAClusterer(4, method="spectral", reg=0.1, metric=metric, random_state=0).fit(given)
     assert clusterer.eigenvalues_[0] == pytest.approx(1.0, abs=1e-5)
     assert (np.diff(clusterer.eigenvalues_) <= 0).all()
     places, vectors = clusterer._places.of(np.asarray(given, dtype=np.float64)), clusterer._places.vectors
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     if dense:
-        order = clusterer._places.transformer.item_of_sample_
+        order = clusterer._places.item_of_sample
     else:
-        prepared = clusterer._places._prepared(np.asarray(x, dtype=np.float64))
-        order = [int(np.abs(clusterer._places.items - row).sum(axis=1).argmin()) for row in prepared]
+        plan = clusterer._places.plan
+        prepared = plan.preparation.rows(torch.from_numpy(x).double(), torch.float64)
+        order = [int((plan.features - row).abs().sum(dim=1).argmin()) for row in prepared]
     assert np.allclose(places, unit[order], atol=1e-4)
 
 
 def test_smooth_places_are_means_over_the_partners(blobs):
     x, _ = blobs
-    clusterer = BPAClusterer(4, n_neighbors=99, random_state=0).fit(x)  # everybody: the graph is whole
+    clusterer = BPAClusterer(4, reg=0.1, n_neighbors=99, random_state=0).fit(
+        x
+    )  # everybody: the graph is whole
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     c = unit - unit.mean(axis=0)
     c /= np.linalg.norm(c, axis=1, keepdims=True)
@@ -130,6 +137,18 @@ def test_smooth_places_are_means_over_the_partners(blobs):
     means = plan @ c
     expected = means / np.linalg.norm(means, axis=1, keepdims=True)
     assert np.allclose(clusterer._places.of(x), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "sqeuclidean"])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_rule_chooses_the_weight_of_the_set(blobs, method, metric):
+    x, y = blobs
+    clusterer = BPAClusterer(4, method=method, metric=metric, random_state=0).fit(10 * x)
+    places = clusterer._places
+    plan = places.transformer.plan_ if method == "rows" else places.plan
+    assert 0.08 - 1e-9 <= plan.reg <= 0.4
+    assert plan.reg == pytest.approx(DensePlan.fit(10 * x, reg="auto", cost=metric).reg)
+    assert adjusted_rand_score(y, clusterer.labels_) == 1.0
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -184,6 +203,7 @@ def test_smoothing_gains_on_digits_over_plain_k_means():
         ({"n_init": 0}, "'n_init'"),
         ({"n_clusters": 101}, "n_samples=100"),
         ({"reg": -1.0}, "'reg'"),
+        ({"metric": "precomputed", "method": "rows"}, "'reg' parameter of BPAClusterer"),
     ],
 )
 def test_parameters_that_cannot_work_are_refused(blobs, parameters, says):

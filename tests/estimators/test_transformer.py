@@ -16,16 +16,19 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from bpa import ConvergenceWarning, balanced_affinities
 from bpa.cost import cosine_cost
-from bpa.errors import ArgumentError
-from bpa.estimators.transformer import BPATransformer
+from bpa.errors import ArgumentError, UnknownArgumentError
+from bpa.estimators import BPATransformer
+from bpa.plans import DensePlan
+from bpa.solvers import Converged, Sweeps
 
 
 @parametrize_with_checks(
     [
         BPATransformer(),
         BPATransformer(reg=0.05, scale=None),
+        BPATransformer(reg=0.1, metric="centred-cosine", solver="sweeps:5"),
         BPATransformer(metric="sqeuclidean", reg=1.0),
-        BPATransformer(metric="precomputed"),
+        BPATransformer(reg=0.1, metric="precomputed"),
     ]
 )
 @pytest.mark.filterwarnings("ignore:.*SCIPY_ARRAY_API:sklearn.exceptions.SkipTestWarning")
@@ -37,11 +40,13 @@ def test_is_a_scikit_learn_estimator(estimator, check) -> None:
 @pytest.mark.parametrize("scale", ["max", None])
 def test_fitted_rows_are_the_converged_transform(clusters, metric: str, scale: str | None) -> None:
     features = torch.from_numpy(clusters[0]).double()
-    fitted = BPATransformer(reg=0.2, metric=metric, scale=scale, tol=1e-11).fit(features.numpy())
-    expected = balanced_affinities(features, reg=0.2, cost=metric, solver="symmetric", tol=1e-11, scale=scale)
+    fitted = BPATransformer(reg=0.2, metric=metric, scale=scale, solver=Converged(1e-11)).fit(
+        features.numpy()
+    )
+    expected = balanced_affinities(features, reg=0.2, cost=metric, solver=Converged(1e-11), scale=scale)
     np.testing.assert_allclose(fitted.transform(features.numpy()), expected.numpy(), atol=1e-8)
-    assert fitted.converged_
-    assert fitted.marginal_error_ <= 1e-11
+    assert fitted.plan_.convergence.marginal_error <= 1e-11
+    assert fitted.reg_ == 0.2
 
 
 def test_a_new_item_gets_the_row_its_potentials_give_it(clusters) -> None:
@@ -49,8 +54,8 @@ def test_a_new_item_gets_the_row_its_potentials_give_it(clusters) -> None:
     fitted = BPATransformer(reg=0.1).fit(features)
     new = features[:3] + 0.1
     cost = cosine_cost(torch.from_numpy(new).double(), torch.from_numpy(features).double()).numpy()
-    weight = np.exp(fitted.potential_ - cost / 0.1)
-    expected = weight / weight.sum(axis=1, keepdims=True) / fitted.scale_
+    weight = np.exp(fitted.plan_.log_v.numpy() - cost / 0.1)
+    expected = weight / weight.sum(axis=1, keepdims=True) / fitted.plan_.scale
     np.testing.assert_allclose(fitted.transform(new), expected, rtol=1e-5, atol=1e-7)
 
 
@@ -69,7 +74,8 @@ def test_coinciding_samples_are_one_item() -> None:
     lengths = np.where(which == 10, 1.0, generator.uniform(0.5, 2.0, 14))[:, None]
     repeated = distinct[which] * lengths  # for the cosine, length is nothing
     fitted = BPATransformer(reg=0.3).fit(repeated)
-    assert len(fitted.items_) == 11
+    assert fitted.plan_.n == 11
+    assert fitted.item_of_sample_.tolist() == which.tolist()
     whole, once = fitted.transform(repeated), BPATransformer(reg=0.3).fit_transform(distinct)
     np.testing.assert_allclose(whole, once[which][:, which], atol=1e-5)
     assert whole.shape == (14, 14)
@@ -77,8 +83,9 @@ def test_coinciding_samples_are_one_item() -> None:
 
 
 def test_one_item_alone_and_its_newcomers() -> None:
-    fitted = BPATransformer().fit(np.array([[1.0, 2.0]]))
+    fitted = BPATransformer(reg=0.1).fit(np.array([[1.0, 2.0]]))
     np.testing.assert_allclose(fitted.transform([[1.0, 2.0], [0.0, 1.0]]), [[1.0], [1.0]])
+    assert BPATransformer().fit([[1.0, 2.0]]).transform([[1.0, 2.0], [0.0, 1.0]])[0, 0] == 1.0
 
 
 def test_precomputed_costs_give_the_same_rows(clusters) -> None:
@@ -86,18 +93,43 @@ def test_precomputed_costs_give_the_same_rows(clusters) -> None:
     cost = np.clip(cosine_cost(torch.from_numpy(features).double()).numpy(), 0, None)
     np.fill_diagonal(cost, 0)
     cost = (cost + cost.T) / 2
-    by_cost = BPATransformer(metric="precomputed").fit(cost[:50, :50])
-    by_feature = BPATransformer().fit(features[:50])
+    by_cost = BPATransformer(0.1, metric="precomputed").fit(cost[:50, :50])
+    by_feature = BPATransformer(0.1).fit(features[:50])
     np.testing.assert_allclose(
         by_cost.transform(cost[50:, :50]), by_feature.transform(features[50:]), atol=1e-4
     )
+    again = np.concatenate([cost[:50, :50], cost[:3, :50]])  # three items twice: their costs are zero
+    twice = np.concatenate([again, again[:, :3]], axis=1)
+    rows = BPATransformer(0.1, metric="precomputed").fit(twice)
+    assert rows.item_of_sample_.tolist() == [*range(50), 0, 1, 2]
+    np.testing.assert_allclose(rows.transform(twice)[:50, :50], by_cost.transform(cost[:50, :50]), atol=1e-6)
+
+
+@pytest.mark.parametrize("reg", ["auto", 0.1])
+@pytest.mark.parametrize("metric", ["cosine", "centred-cosine", "sqeuclidean"])
+def test_it_is_a_plan_and_nothing_beside_it(clusters, metric: str, reg: float | str) -> None:
+    features = torch.from_numpy(clusters[0]).double()
+    reg = 8.0 if (metric, reg) == ("sqeuclidean", 0.1) else reg
+    fitted = BPATransformer(reg, metric=metric).fit(features.numpy())
+    plan = DensePlan.fit(features, reg=reg, cost=metric)
+    assert (fitted.reg_, fitted.plan_.cost) == (plan.reg, plan.cost)
+    np.testing.assert_allclose(fitted.plan_.log_u.numpy(), plan.log_u.numpy(), atol=1e-12)
+    if reg != "auto":
+        np.testing.assert_array_equal(fitted.transform(features.numpy()), plan.transform(features).numpy())
+
+
+def test_sweeps_are_the_paper_s(clusters) -> None:
+    features = torch.from_numpy(clusters[0]).double()
+    fitted = BPATransformer(0.1, solver="sweeps:5").fit(features.numpy())
+    expected = balanced_affinities(features, reg=0.1, solver=Sweeps(5))
+    np.testing.assert_allclose(fitted.plan_.affinities().numpy(), expected.numpy(), atol=1e-10)
 
 
 def test_rows_do_not_depend_on_the_block_they_come_in(clusters, monkeypatch) -> None:
     features, _ = clusters
     fitted = BPATransformer().fit(features[:40])
     whole = fitted.transform(features)
-    monkeypatch.setattr("bpa.estimators.transformer._BLOCK_NUMBERS", 120)
+    monkeypatch.setattr("bpa.estimators._transformer._BLOCK_NUMBERS", 120)
     np.testing.assert_allclose(fitted.transform(features), whole, atol=1e-12)
 
 
@@ -122,7 +154,7 @@ def test_lives_in_pipelines_grids_frames_and_pickles(clusters) -> None:
 
 def test_feeds_clustering(clusters) -> None:
     features, labels = clusters
-    rows = BPATransformer().fit_transform(features)
+    rows = BPATransformer(reg=0.1).fit_transform(features)
     found = KMeans(5, n_init=5, random_state=0).fit_predict(rows)
     assert len({(a, b) for a, b in zip(found, labels, strict=True)}) == 5
     affinity = (rows + rows.T) / 2
@@ -132,8 +164,8 @@ def test_feeds_clustering(clusters) -> None:
 
 def test_says_when_it_did_not_converge(clusters) -> None:
     with pytest.warns(ConvergenceWarning, match=r"BPATransformer reached.*Raise reg, tol or max_iter"):
-        fitted = BPATransformer(tol=1e-9, max_iter=3).fit(clusters[0])
-    assert not fitted.converged_
+        fitted = BPATransformer(solver=Converged(1e-9, max_iter=3)).fit(clusters[0])
+    assert not bool(fitted.plan_.convergence.converged)
 
 
 @pytest.mark.parametrize(
@@ -142,10 +174,21 @@ def test_says_when_it_did_not_converge(clusters) -> None:
         ({"metric": "manhattan"}, np.eye(3), "'metric'.*manhattan"),
         ({"scale": "sum"}, np.eye(3), "'scale'.*sum"),
         ({"reg": 0.0}, np.eye(3), "'reg'"),
-        ({"metric": "precomputed"}, np.ones((3, 2)), "square costs"),
-        ({"metric": "precomputed"}, -np.eye(3), "at least 0"),
+        ({"reg": "best"}, np.eye(3), "'reg'"),
+        ({"solver": "newton"}, np.eye(3), "sweeps:N"),
+        ({"metric": "precomputed"}, np.ones((3, 3)), "'reg'.*choose_reg"),
+        ({"scale": None}, np.eye(3), "'scale'.*auto"),
+        ({"metric": "precomputed", "reg": 0.1}, np.ones((3, 2)), "square costs"),
+        ({"metric": "precomputed", "reg": 0.1}, -np.eye(3), "at least 0"),
     ],
 )
 def test_wrong_options_are_refused_in_words(options: dict, data: np.ndarray, pattern: str) -> None:
     with pytest.raises(ArgumentError, match=pattern):
         BPATransformer(**options).fit(data)
+
+
+def test_the_words_of_others_are_explained() -> None:
+    with pytest.raises(
+        UnknownArgumentError, match=r"BPATransformer has no parameter 'tol': write solver=Converged"
+    ):
+        BPATransformer(tol=1e-6)

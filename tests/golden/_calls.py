@@ -36,6 +36,18 @@ def _numbers(record: Any, prefix: str = "", *, leave_out: tuple[str, ...] = ()) 
     }
 
 
+def _with_solver(options: Values) -> Values:
+    """Options in the golden spelling, ``solver``, ``n_iter``, ``tol``, ``max_iter``, with one choice of a solver."""
+    from bpa.solvers import Converged, Sweeps
+
+    rest = {
+        key: value for key, value in options.items() if key not in ("solver", "n_iter", "tol", "max_iter")
+    }
+    if options.get("solver") == "symmetric":
+        return {**rest, "solver": Converged(options.get("tol"), options.get("max_iter") or 300)}
+    return {**rest, "solver": Sweeps(options.get("n_iter") or 5)}
+
+
 # ---------------------------------------------------------------------------------------- W, costs, balance
 
 
@@ -43,14 +55,14 @@ def affinities(x: Tensor, **options: Any) -> Tensor:
     """W of a set or a batch of sets, by the function."""
     from bpa import balanced_affinities
 
-    return balanced_affinities(x, **options)
+    return balanced_affinities(x, **_with_solver(options))
 
 
 def affinity_layer(x: Tensor, *, mask: Tensor | None = None, **options: Any) -> Tensor:
     """W of a set or a batch of sets, by the module."""
     from bpa import BPA
 
-    return BPA(**options)(x, mask=mask)
+    return BPA(**_with_solver(options))(x, mask=mask)
 
 
 def attention(
@@ -64,22 +76,22 @@ def attention(
     """W V, by the module."""
     from bpa import BPAAttention
 
-    return BPAAttention(**options)(x, values=values, mask=mask, support_labels=support_labels)
+    return BPAAttention(**_with_solver(options))(x, values=values, mask=mask, support_labels=support_labels)
 
 
 def balanced(cost: Tensor, **options: Any) -> Values:
     """The plan of given costs, its potentials and its report; ``converged`` is absent where no tolerance was asked."""
     from bpa import balance
 
-    found = balance(cost, **options)
+    found = balance(cost, **_with_solver(options))
     out = {
         "plan": found.plan,
         "log_u": found.log_u,
         "log_v": found.log_v,
-        "n_iter": found.n_iter,
-        "marginal_error": found.marginal_error,
+        "n_iter": found.convergence.n_iter,
+        "marginal_error": found.convergence.marginal_error,
     }
-    return out if found.converged is None else {**out, "converged": found.converged}
+    return {**out, "converged": found.convergence.converged} if options.get("solver") == "symmetric" else out
 
 
 def matching(cost: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -100,14 +112,14 @@ def rectangular_balance(
     log_kernel: Tensor, log_row: Tensor | None, log_col: Tensor | None, n_iter: int
 ) -> Values:
     """The plan of any kernel with any marginals."""
-    from bpa.solvers import sinkhorn
+    from bpa.solvers import Sweeps, sinkhorn
 
-    found = sinkhorn(log_kernel, log_row, log_col, n_iter=n_iter)
+    found = sinkhorn(log_kernel, log_row, log_col, solver=Sweeps(n_iter))
     return {
         "plan": found.plan,
         "log_u": found.log_u,
         "log_v": found.log_v,
-        "marginal_error": found.marginal_error,
+        "marginal_error": found.convergence.marginal_error,
     }
 
 
@@ -152,9 +164,7 @@ def _transform(name: str, *, reg: float | str = 0.1, n_iter: int | None = None) 
     base, _, rest = name.partition(":")
     if base != "bpa-attn" or not rest:
         return named(name, reg).build()
-    inner, _, of = rest.partition(
-        "@"
-    )  # "bpa-attn:pca:40@x": a reduced set, mixed by affinities of the features
+    inner, _, of = rest.partition("@")  # a reduced set, mixed by its affinities or by those of the features
     return replace(named(base, reg), values=named(inner, reg), weights_of="features" if of else None).build()
 
 
@@ -162,58 +172,111 @@ def _transform(name: str, *, reg: float | str = 0.1, n_iter: int | None = None) 
 
 
 def lazy_plan(x: Tensor, new: Tensor, *, i: list[int], j: list[int], k: int = 6, **options: Any) -> Values:
-    """A set balanced once and asked later: everything the dense plan answers."""
-    from bpa.plans.dense import DensePlan
+    """A set balanced once and asked later: everything the dense plan answers.
 
-    plan = DensePlan.fit(x, **options)
-    best = plan.top_k(k)
-    out = {
-        "rows": plan.rows(i),
-        "dense": plan.dense(),
-        "top": best.values,
-        "top_index": best.indices,
-        "log_u": plan.log_u,
-        "log_v": plan.log_v,
-        "scale": plan.scale,
-        "late": plan.transform(new),
-        "late_as_strangers": plan.transform(new, recognise=False),
-        "late_columns": plan.columns(new),
+    Kernels of squared distances were never kept then; they are where their numbers can be held.
+    """
+    with _tiles_of_side(options.pop("block", None)):
+        plan = _dense_plan(x, **_with_plan_solver(options))
+        best = plan.top_k(k)
+        out = {
+            "rows": plan.rows(i),
+            "dense": plan.affinities(),
+            "top": best.values,
+            "top_index": best.indices,
+            "log_u": plan.log_u,
+            "log_v": plan.log_v,
+            "scale": plan.scale,
+            "late": plan.transform(new),
+            "late_as_strangers": plan.transform(new, recognise=False),
+            "late_columns": plan.late(new).columns(),
+        }
+        out |= _distances(plan, i, j)
+    return out | _report(plan, options) | {"report_kept": plan.kept and options.get("cost") != "sqeuclidean"}
+
+
+def _dense_plan(x: Tensor, *, start: Tensor | None = None, **options: Any) -> Any:
+    """The plan; ``start`` is what `DensePlan.add` begins with."""
+    from bpa.plans import DensePlan
+    from bpa.plans._plan import Options, prepared_set
+
+    if start is None:
+        return DensePlan.fit(x, **options)
+    chosen = Options("test", options["reg"], "cosine", options["solver"], "max", 1.0)
+    return DensePlan._balanced(prepared_set(x, chosen), chosen, None, None, start)
+
+
+@contextlib.contextmanager
+def _tiles_of_side(side: int | None) -> Iterator[None]:
+    from bpa.kernels import _tiles
+
+    usual = _tiles._SIDE
+    _tiles._SIDE = usual if side is None else side
+    try:
+        yield
+    finally:
+        _tiles._SIDE = usual
+
+
+def _with_plan_solver(options: Values, tol: float | None = None, max_iter: int = 300) -> Values:
+    """As `_with_solver`, where the symmetric plan is the default: plans had ``solver="symmetric"`` unless told."""
+    from bpa.solvers import Converged, Sweeps
+
+    rest = {
+        key: value for key, value in options.items() if key not in ("solver", "n_iter", "tol", "max_iter")
     }
+    if options.get("solver") == "alternating" or options.get("n_iter") is not None:
+        return {**rest, "solver": Sweeps(options.get("n_iter") or 5)}
+    return {**rest, "solver": Converged(options.get("tol") or tol, options.get("max_iter") or max_iter)}
+
+
+def _report(plan: Any, options: Values) -> Values:
+    """How balanced the plan is; the plans of then said "converged" after any count of sweeps."""
+    found = plan.convergence
+    return {
+        "report_n_iter": int(found.n_iter),
+        "report_marginal_error": float(found.marginal_error),
+        "report_converged": options.get("solver") == "alternating" or bool(found.converged),
+    }
+
+
+def _distances(plan: Any, i: list[int], j: list[int]) -> Values:
+    out = {}
     for metric in ("euclidean", "sqeuclidean", "cosine"):
         out[f"distances_{metric}"] = plan.distances(i, metric=metric)
         out[f"distances_{metric}_to"] = plan.distances(i, j, metric=metric)
-    return out | _numbers(plan.report, "report_", leave_out=("bytes_estimated",))
+    return out
 
 
 def sparse_plan(
     x: Tensor, new: Tensor, *, i: list[int], j: list[int], late_lists: Tensor | None = None, **options: Any
 ) -> Values:
     """A set balanced on its neighbour graph and asked later."""
-    from bpa.plans.graph import GraphPlan
+    from bpa.plans import GraphPlan
 
-    plan = GraphPlan.fit(x, **options)
+    plan = GraphPlan.fit(x, **_with_plan_solver(options, 1e-3, 1000))
     out = {
         "rows": plan.rows(i).to_dense(),
-        "matrix": plan.matrix().to_dense(),
-        "row_start": plan.crow,
-        "column": plan.col,
-        "values": plan.values,
+        "matrix": plan.affinities().to_dense(),
+        "row_start": plan.entries.start,
+        "column": plan.entries.column,
+        "values": plan.entries.value,
         "log_u": plan.log_u,
         "scale": plan.scale,
         "late": plan.transform(new).to_dense(),
         "late_as_strangers": plan.transform(new, recognise=False).to_dense(),
+        "report_n_entries": len(plan.entries.column),
+        "report_n_repaired": plan.n_repaired,
+        "report_repaired_mass": plan.repaired_mass,
     }
     if late_lists is not None:
         out["late_from_lists"] = plan.transform(new, neighbours=late_lists).to_dense()
-    for metric in ("euclidean", "sqeuclidean", "cosine"):
-        out[f"distances_{metric}"] = plan.distances(i, metric=metric)
-        out[f"distances_{metric}_to"] = plan.distances(i, j, metric=metric)
-    return out | _numbers(plan.report, "report_", leave_out=("bytes_estimated",))
+    return out | _distances(plan, i, j) | _report(plan, options)
 
 
 def neighbour_search(x: Tensor, k: int, *, y: Tensor | None = None, cost: str = "cosine") -> Values:
     """Exact nearest neighbours and their costs."""
-    from bpa.plans.graph import nearest_neighbours
+    from bpa.plans import nearest_neighbours
 
     found = nearest_neighbours(x, k, y=y, cost=cost)
     return {"index": found.indices, "cost": found.costs}
@@ -221,27 +284,27 @@ def neighbour_search(x: Tensor, k: int, *, y: Tensor | None = None, cost: str = 
 
 def sharded_plan(x: Tensor, **options: Any) -> Values:
     """The affinities of a set that is spread over processes; here over one."""
-    from bpa.plans.sharded import sharded_affinities
+    from bpa.plans import sharded_affinities
 
     with _one_rank():
-        found = sharded_affinities(x, **options)
+        found = sharded_affinities(x, **_with_solver(options))
     return {
         "w": found.affinity,
         "log_u": found.log_u,
         "log_v": found.log_v,
         "scale": found.scale,
-        "n_iter": found.n_iter,
-        "marginal_error": found.marginal_error,
+        "n_iter": int(found.convergence.n_iter),
+        "marginal_error": float(found.convergence.marginal_error),
     }
 
 
 def sharded_gradient(x: Tensor, weights: Tensor, **options: Any) -> Values:
     """The same, differentiated: gradient of the sum of W times ``weights``."""
-    from bpa.plans.sharded import sharded_affinities
+    from bpa.plans import sharded_affinities
 
     x = x.clone().requires_grad_()
     with _one_rank():
-        (sharded_affinities(x, **options).affinity * weights).sum().backward()
+        (sharded_affinities(x, **_with_solver(options)).affinity * weights).sum().backward()
     return {"gradient": x.grad}
 
 
@@ -261,28 +324,32 @@ def _one_rank() -> Iterator[None]:
 
 
 def transformer(x: np.ndarray, new: np.ndarray, **options: Any) -> Values:
-    """Rows of fitted and of new items, by the scikit-learn transformer."""
-    from bpa.estimators.transformer import BPATransformer
+    """Rows of fitted and of new items, by the scikit-learn transformer; its default was reg=0.1, to 1e-6."""
+    from bpa.estimators import BPATransformer
+    from bpa.solvers import Converged
 
-    fitted = BPATransformer(**options).fit(x)
+    solver = Converged(options.pop("tol", 1e-6), options.pop("max_iter", 300))
+    fitted = BPATransformer(**{"reg": 0.1, **options}, solver=solver).fit(x)
+    plan = fitted.plan_
+    largest = float(plan.affinities().max()) if options.get("reg") == "auto" else plan.scale
     return {
         "fitted_rows": fitted.transform(x),
         "late": fitted.transform(new),
-        "potential": fitted.potential_,
-        "scale": fitted.scale_,
+        "potential": plan.log_u,
+        "scale": largest,
         "reg": fitted.reg_,
         "item_of_sample": fitted.item_of_sample_,
-        "n_iter": fitted.n_iter_,
-        "marginal_error": fitted.marginal_error_,
-        "converged": fitted.converged_,
+        "n_iter": int(plan.convergence.n_iter),
+        "marginal_error": float(plan.convergence.marginal_error),
+        "converged": bool(plan.convergence.converged),
     }
 
 
 def clusterer(x: np.ndarray, new: np.ndarray, n_clusters: int, **options: Any) -> Values:
-    """Clusters of fitted and of new items, by the scikit-learn clusterer."""
-    from bpa.estimators.clusterer import BPAClusterer
+    """Clusters of fitted and of new items, by the scikit-learn clusterer; its default was reg=0.1."""
+    from bpa.estimators import BPAClusterer
 
-    fitted = BPAClusterer(n_clusters, random_state=0, n_init=3, **options).fit(x)
+    fitted = BPAClusterer(n_clusters, random_state=0, n_init=3, **{"reg": 0.1, **options}).fit(x)
     out = {"labels": fitted.labels_, "predictions": fitted.predict(new), "inertia": fitted.inertia_}
     return out | ({"eigenvalues": fitted.eigenvalues_} if options["method"] == "spectral" else {})
 
@@ -291,11 +358,30 @@ def clusterer(x: np.ndarray, new: np.ndarray, n_clusters: int, **options: Any) -
 
 
 def _comparison(rows: Any) -> Any:
-    """("cosine", 50, None) → the library's way to compare rows: measure, largest entries kept, graph neighbours."""
-    from bpa.hosts.retrieval import RowComparison
+    """("cosine", 50, None) → the library's way to compare rows: measure, largest entries kept, graph neighbours.
+
+    What was called "euclidean" then was its square.
+    """
+    from bpa.plans import RowComparison
 
     measure, top, neighbours = rows
-    return RowComparison(measure=measure, top=top, neighbours=neighbours)
+    return RowComparison(measure=_measure(measure), top=top, neighbours=neighbours)
+
+
+def _measure(name: str) -> Any:
+    return "sqeuclidean" if name == "euclidean" else name
+
+
+def _with_retrieval_words(options: Values) -> Values:
+    """Options of rankings and galleries in the golden spelling: ``centre``, ``storage``, ``cost="euclidean"``."""
+    given = dict(options)
+    if given.pop("centre", False):
+        given["cost"] = "centred-cosine"
+    if given.get("cost") == "euclidean":
+        given["cost"] = "relative-euclidean"
+    if isinstance(given.get("storage"), str):
+        given["storage"] = getattr(torch, given["storage"])
+    return given
 
 
 def gallery(
@@ -310,9 +396,9 @@ def gallery(
 ) -> Values:
     """Everything a gallery that was balanced once answers to queries, to late items and to a vector search."""
     from bpa.hosts.retrieval import Gallery, rerank
+    from bpa.solvers import Converged
 
-    if isinstance(options.get("storage"), str):
-        options["storage"] = getattr(torch, options["storage"])
+    options = _with_plan_solver(_with_retrieval_words(options), 1e-4)
     fitted = Gallery.fit(items, bank, rows=_comparison(rows), **options)
     index, near = fitted.search(query, shortlist=20, top=8)
     mixed = candidates.clone()
@@ -336,7 +422,7 @@ def gallery(
         "rerank_scores_with_new": rerank(query[:3], mixed[:3], vectors[:3], fitted),
     }
     if bank is None:
-        grown = fitted.add(new)
+        grown = fitted.add(new, solver=Converged(1e-4))
         out["grown_distances"] = grown.distances(query)
         out["grown_potentials"] = grown.potentials
     return out
@@ -349,6 +435,7 @@ def gallery_from_file(
     from bpa.hosts.retrieval import Gallery
 
     with tempfile.TemporaryDirectory() as folder:
+        options = _with_plan_solver(_with_retrieval_words(options), 1e-4)
         Gallery.fit(items, rows=_comparison(rows), **options).save(Path(folder) / "gallery.npz")
         fitted = Gallery.load(Path(folder) / "gallery.npz")
     return {"distances": fitted.distances(query), "potentials": fitted.potentials}
@@ -360,11 +447,13 @@ def ranking(
     """Distances of queries to a gallery, their order, and the diagnostics of the ranking."""
     from bpa.hosts.retrieval import rank
 
-    if isinstance(options.get("storage"), str):
-        options["storage"] = getattr(torch, options["storage"])
-    found = rank(query, items, rows=_comparison(rows), **options)
+    given = _with_retrieval_words(options)
+    if "n_iter" in given:
+        given = _with_solver(given)
+    found = rank(query, items, rows=_comparison(rows), **given)
     order, _ = found.top(found.distances.shape[1])
-    return {"distances": found.distances, "order": order} | _numbers(found.diagnostics, "diagnostics_")
+    noted = _numbers(found.diagnostics, "diagnostics_", leave_out=("reg",))
+    return {"distances": found.distances, "order": order} | noted
 
 
 def balanced_source(
@@ -379,7 +468,7 @@ def balanced_source(
     return {
         "neighbour_distances": near.squared,
         "largest": near.largest,
-        "rows": source.rows(2, 5),
+        "rows": source.rows(slice(2, 5)),
         "reranked": again.distances(),
     }
 
@@ -399,11 +488,15 @@ def ranker(
     name: str, query: Tensor, items: Tensor | None = None, bank: Tensor | None = None, **options: Any
 ) -> Values:
     """Scores of a ranker by name, higher is better, as distances."""
-    from bpa.hosts.retrieval import rankers
+    from bpa.hosts.retrieval import RANKERS
+    from bpa.hosts.retrieval.hubs import mutual_proximity_empirical
 
-    empirical = {"mutual-proximity-empirical": rankers.mutual_proximity_empirical}
-    function = (rankers.RANKERS | empirical)[name]
-    return {"distances": -function(query, items, bank, **options)}
+    if name == "mutual-proximity-empirical":
+        return {"distances": -mutual_proximity_empirical(query, items, bank, **options)}
+    if "n_iter" in options:
+        options = _with_solver(options)
+    chosen = RANKERS[name]
+    return {"distances": -chosen(query, items, bank if chosen.uses_bank else None, **options)}
 
 
 def ranker_names() -> list[str]:
@@ -415,20 +508,20 @@ def ranker_names() -> list[str]:
 
 def compared_rows(left: Tensor, right: Tensor, measure: str, top: int | None = None) -> Tensor:
     """Distances between rows; with ``top``, of rows cut to their largest entries (right rows are the whole set)."""
-    from bpa.plans.comparison import compare_dense, compare_sparse, truncate
+    from bpa.plans._comparison import compare_dense, compare_sparse, truncate
 
     if top is None:
-        return compare_dense(left, right, measure)
+        return compare_dense(left, right, _measure(measure))
     n = right.shape[1]
     hidden = right.clone().fill_diagonal_(-1)
     best = torch.topk(hidden, top, dim=1)
     rows = truncate(best.values, best.indices, torch.arange(n), n)
-    return compare_sparse(rows.slice(0, len(left)), rows, measure)
+    return compare_sparse(rows.slice(0, len(left)), rows, _measure(measure))
 
 
 def item_neighbours(x: Tensor, k: int, *, self_first: bool) -> Values:
     """Neighbours of every item by the squared distance, exactly and with ties by position."""
-    from bpa.plans.neighbours import FeatureSource
+    from bpa.hosts.retrieval.sources import FeatureSource
 
     source = FeatureSource(x)
     found = source.neighbours(k, self_first=self_first)
@@ -438,7 +531,7 @@ def item_neighbours(x: Tensor, k: int, *, self_first: bool) -> Values:
 
 def smallest_entries(values: Tensor, k: int) -> Values:
     """The k smallest of every row, ties by position."""
-    from bpa.plans.neighbours import smallest
+    from bpa.plans._search import smallest
 
     found, index = smallest(values, k)
     return {"values": found, "index": index}
@@ -473,7 +566,7 @@ def list_metrics(
 
 def hubness_numbers(distances: np.ndarray, k: int = 10, self_index: np.ndarray | None = None) -> Values:
     """How unevenly gallery items appear in top lists."""
-    from bpa.metrics.hubness import hubness
+    from bpa.metrics.hubs import hubness
 
     return _numbers(hubness(distances, k=k, self_index=self_index))
 
@@ -512,31 +605,53 @@ def few_shot(
     """
     from bpa import BPA
     from bpa.hosts import fewshot
+    from bpa.records import Episode
 
     chosen = BPA(reg=reg) if transform == "bpa-module" else _transform(transform, reg=reg)  # type: ignore[arg-type]
-    function = {"protonet": fewshot.protonet, "pmf": fewshot.pmf, "ptmap": fewshot.ptmap}[host]
-    settings = {} if variant is None else dict(fewshot.VARIANTS[variant])
-    found = function(support, support_labels, query, transform=chosen, **{**settings, **options})
+    masks = {name: options.pop(name) for name in ("support_mask", "query_mask") if name in options}
+    episode = Episode(support, support_labels, query, n_way=int(support_labels.max()) + 1, **masks)
+    if host == "protonet":
+        found = fewshot.ProtoNet(chosen, **options)(episode)
+    elif host == "pmf":
+        classifier = fewshot.PMF(chosen)
+        with torch.no_grad():
+            classifier.scale_cls.fill_(options.get("scale", 10.0))
+            classifier.bias.fill_(options.get("bias", 0.0))
+        found = classifier(episode)
+    else:
+        prior = options.pop("prior", "uniform")
+        given = prior if isinstance(prior, Tensor) else None
+        settings = fewshot.PTMapSettings() if variant is None else fewshot.VARIANTS[variant]
+        settings = replace(settings, prior="uniform" if given is not None else prior, **options)
+        found = fewshot.PTMap(chosen, settings)(episode, class_mass=given)
     out = {"scores": found.scores, "labels": found.labels}
     if host != "ptmap":
         return out
-    return out | {"class_mass": found.class_mass, "n_iter": found.n_iter, "converged": found.converged}
+    reached = found.convergence
+    return out | {"class_mass": found.class_mass, "n_iter": reached.n_iter, "converged": reached.converged}
 
 
 def ptmap_variants() -> dict[str, dict[str, Any]]:
-    """The published settings of PT-MAP, by name."""
-    from bpa.hosts.fewshot import VARIANTS
+    """The published settings of PT-MAP, by name: the epochs, and what is not the default."""
+    from bpa.hosts.fewshot import VARIANTS, PTMapSettings
 
-    return {name: dict(settings) for name, settings in VARIANTS.items()}
+    plain = PTMapSettings()
+    return {
+        name: {"epochs": variant.epochs}
+        | {key: getattr(variant, key) for key in vars(plain) if getattr(variant, key) != getattr(plain, key)}
+        for name, variant in VARIANTS.items()
+    }
 
 
 def soft_assignment(logits: Tensor, mass: Tensor, **options: Any) -> Values:
     """Queries assigned to classes of prescribed mass."""
-    from bpa.hosts.fewshot import assign
+    from bpa.solvers import soft_assignment as assign
 
     found = assign(logits, mass, **options)
-    names = ("log_plan", "shift", "n_iter", "marginal_error", "converged")
-    return {name: getattr(found, name) for name in names}
+    names = ("n_iter", "marginal_error", "converged")
+    return {"log_plan": found.log_plan, "shift": found.shift} | {
+        name: getattr(found.convergence, name) for name in names
+    }
 
 
 def powered_features(x: Tensor, **options: Any) -> Tensor:
@@ -551,7 +666,7 @@ def powered_features(x: Tensor, **options: Any) -> Tensor:
 
 def pseudo_labels(probabilities: Tensor, embedding: Tensor, n_confident: int, n_labelled: int) -> Values:
     """What one head of SPICE teaches itself in one round."""
-    from bpa.hosts.clustering.spice import prototype_pseudo_labels
+    from bpa.hosts.clustering import prototype_pseudo_labels
 
     found = prototype_pseudo_labels(probabilities, embedding, n_confident=n_confident, n_labelled=n_labelled)
     return {"indices": found.indices, "labels": found.labels, "prototypes": found.prototypes}
@@ -559,7 +674,7 @@ def pseudo_labels(probabilities: Tensor, embedding: Tensor, n_confident: int, n_
 
 def double_softmax(probabilities: Tensor, labels: Tensor) -> Values:
     """The loss of SPICE and its smallest value."""
-    from bpa.hosts.clustering.spice import double_softmax_floor, double_softmax_loss
+    from bpa.hosts.clustering import double_softmax_floor, double_softmax_loss
 
     return {
         "loss": double_softmax_loss(probabilities, labels),
@@ -569,7 +684,7 @@ def double_softmax(probabilities: Tensor, labels: Tensor) -> Values:
 
 def reliable(probabilities: Tensor, features: Tensor, **options: Any) -> Values:
     """Labels worth training another network on."""
-    from bpa.hosts.clustering.spice import reliable_labels
+    from bpa.hosts.clustering import reliable_labels
 
     found = reliable_labels(probabilities, features, **options)
     return {"labels": found.labels, "n_agreeing": found.n_agreeing}
@@ -577,7 +692,7 @@ def reliable(probabilities: Tensor, features: Tensor, **options: Any) -> Values:
 
 def embedding_signs(features: Tensor, n_neighbours: int) -> Values:
     """How collapsed and how hubby features are."""
-    from bpa.hosts.clustering.spice import embedding_diagnostics
+    from bpa.hosts.clustering import embedding_diagnostics
 
     return _numbers(embedding_diagnostics(features, n_neighbours=n_neighbours))
 
@@ -586,7 +701,7 @@ def spice_heads(
     features: Tensor, weak: Tensor, strong: Tensor, *, transform: str, reg: float, seed: int, **settings: Any
 ) -> Values:
     """Clustering heads trained on their own pseudo-labels."""
-    from bpa.hosts.clustering.spice import SpiceSettings, train_clustering_heads
+    from bpa.hosts.clustering import SpiceSettings, train_clustering_heads
 
     found = train_clustering_heads(
         features, weak, strong, SpiceSettings(**settings), transform=_transform(transform, reg=reg), seed=seed
@@ -740,6 +855,8 @@ def _clustering_then(records: list[dict[str, Any]]) -> dict[str, Any]:
         host, transform = record["way"]["host"], record["way"]["transform"]
         name = transform["name"] if host == "k-means" else host
         reg = record["way"]["settings"].get("reg", transform.get("reg"))
+        if host.startswith("bpa") and reg == "auto":  # the clusterers of that commit had no rule
+            continue
         name += "" if reg is None else f" reg={reg}"
         values |= {f"{name}/{key}": row for key, row in record["values"].items()}
         ways[name] = {key: _interval(record["values"][key], 100) for key in ("acc", "nmi", "ari")}

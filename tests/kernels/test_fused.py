@@ -8,6 +8,7 @@ import torch
 
 from bpa import balanced_affinities
 from bpa.kernels import _fused
+from bpa.solvers import Sweeps
 
 
 def features(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -50,13 +51,13 @@ def _cut(request, monkeypatch):
 @pytest.mark.parametrize("n_iter", [1, 5])
 def test_every_cut_is_algorithm_1(n_iter: int, diagonal: float) -> None:
     x = features(7, 13, 6)
-    w = balanced_affinities(x, reg=0.1, n_iter=n_iter, diagonal=diagonal)
+    w = balanced_affinities(x, reg=0.1, solver=Sweeps(n_iter), diagonal=diagonal)
     for one, expected in zip(w, x, strict=True):
         np.testing.assert_allclose(one.numpy(), oracle(expected.numpy(), 0.1, n_iter, diagonal), atol=1e-12)
 
 
 @pytest.mark.usefixtures("_cut")
-@pytest.mark.parametrize("options", [{"scale": None}, {"scale": None, "diagonal": 0.4, "n_iter": 2}])
+@pytest.mark.parametrize("options", [{"scale": None}, {"scale": None, "diagonal": 0.4, "solver": Sweeps(2)}])
 def test_every_cut_has_the_right_gradient(options: dict[str, object]) -> None:
     x = features(3, 11, 4).requires_grad_()
     assert torch.autograd.gradcheck(lambda y: balanced_affinities(y, reg=0.3, **options), x)

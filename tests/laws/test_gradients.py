@@ -8,7 +8,7 @@ from torch.autograd import gradcheck
 
 from bpa import BPAAttention, balance, balanced_affinities
 from bpa.errors import NotDifferentiableError
-from bpa.solvers import sinkhorn
+from bpa.solvers import Converged, Sweeps, sinkhorn
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -42,7 +42,9 @@ def test_gradient_equals_unrolled_autograd(reg: float, n_iter: int, scale_grad: 
     values, gradients = [], []
     for compute in (
         unrolled,
-        lambda x, reg, n, scale_grad: balanced_affinities(x, reg=reg, n_iter=n, scale_grad=scale_grad),
+        lambda x, reg, n, scale_grad: balanced_affinities(
+            x, reg=reg, solver=Sweeps(n), scale_grad=scale_grad
+        ),
     ):
         result = compute(x, reg, n_iter, scale_grad=scale_grad)
         values.append(result)
@@ -57,7 +59,7 @@ def test_gradient_equals_unrolled_autograd(reg: float, n_iter: int, scale_grad: 
     "options",
     [
         {},
-        {"n_iter": 1},
+        {"solver": Sweeps(1)},
         {"reg": 0.003},
         {"mask": torch.tensor([True, True, False, True, True, False, True])},
         {"support_labels": torch.tensor([0, 1, 0, -1, 1, -1, -1])},
@@ -65,9 +67,9 @@ def test_gradient_equals_unrolled_autograd(reg: float, n_iter: int, scale_grad: 
         {"diagonal": 0.3},
         {"cost": "sqeuclidean", "reg": 1.0},
         {"cost": lambda x: (x[..., :, None, :] - x[..., None, :, :]).square().sum(-1).add(1).log()},
-        {"solver": "symmetric", "tol": 1e-13},
-        {"solver": "symmetric", "tol": 1e-13, "reg": 1.0, "cost": "sqeuclidean"},
-        {"solver": "symmetric", "tol": 1e-12, "reg": 0.02, "max_iter": 2000},
+        {"solver": Converged(1e-13)},
+        {"solver": Converged(1e-13), "reg": 1.0, "cost": "sqeuclidean"},
+        {"solver": Converged(1e-12, max_iter=2000), "reg": 0.02},
     ],
     ids=str,
 )
@@ -77,7 +79,7 @@ def test_gradcheck_without_stretch(options: dict, n: int) -> None:
     assert gradcheck(lambda x: balanced_affinities(x, scale=None, **options), (x,), atol=1e-6)
 
 
-@pytest.mark.parametrize("options", [{}, {"solver": "symmetric", "tol": 1e-13}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"solver": Converged(1e-13)}], ids=str)
 def test_gradcheck_with_differentiated_stretch(options: dict) -> None:
     assert gradcheck(lambda x: balanced_affinities(x, scale_grad=True, **options), (features(),), atol=1e-6)
 
@@ -86,12 +88,12 @@ def test_gradcheck_of_balance_and_of_any_kernel() -> None:
     cost = torch.rand(2, 6, 6, generator=torch.Generator().manual_seed(0), **DOUBLE).requires_grad_()
     assert gradcheck(lambda c: balance(c, reg=0.3).plan, (cost,))
     assert gradcheck(
-        lambda c: balance((c + c.mT) / 2, reg=0.3, solver="symmetric", tol=1e-13).plan, (cost,), atol=1e-6
+        lambda c: balance((c + c.mT) / 2, reg=0.3, solver=Converged(1e-13)).plan, (cost,), atol=1e-6
     )
     kernel = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(1), **DOUBLE).requires_grad_()
     row = torch.rand(3, 4, **DOUBLE).add(0.5).log()
     col = (row.exp().sum(-1, keepdim=True) / 6).expand(3, 6).log()
-    assert gradcheck(lambda k: sinkhorn(k, row, col, n_iter=4).plan, (kernel,))
+    assert gradcheck(lambda k: sinkhorn(k, row, col, solver=Sweeps(4)).plan, (kernel,))
 
 
 def test_gradcheck_of_attention() -> None:
@@ -104,14 +106,14 @@ def test_gradcheck_of_attention() -> None:
 def test_implicit_and_unrolled_gradients_agree_at_convergence() -> None:
     x = features(n=12)
     weight = torch.randn(2, 12, 12, generator=torch.Generator().manual_seed(1), **DOUBLE)
-    implicit = balanced_affinities(x, reg=0.3, solver="symmetric", tol=1e-13, scale=None)
-    sweeps = balanced_affinities(x, reg=0.3, n_iter=400, scale=None)
+    implicit = balanced_affinities(x, reg=0.3, solver=Converged(1e-13), scale=None)
+    sweeps = balanced_affinities(x, reg=0.3, solver=Sweeps(400), scale=None)
     first, second = (torch.autograd.grad((w * weight).sum(), x)[0] for w in (implicit, sweeps))
     torch.testing.assert_close(first, second, rtol=1e-6, atol=1e-8)
 
 
 def test_gradient_of_a_batch_equals_that_of_its_sets() -> None:
-    for options in ({}, {"solver": "symmetric"}, {"mask": torch.ones(40, dtype=torch.bool)}):
+    for options in ({}, {"solver": Converged()}, {"mask": torch.ones(40, dtype=torch.bool)}):
         x = features(n=40, d=8, batch=(3, 5))
         weight = torch.randn(3, 5, 40, 40, generator=torch.Generator().manual_seed(1), **DOUBLE)
         whole = torch.autograd.grad((balanced_affinities(x, **options) * weight).sum(), x)[0]
@@ -154,7 +156,7 @@ def test_float32_gradient_is_near_float64(n: int) -> None:
 
 
 def test_input_and_output_are_never_written_into() -> None:
-    for options in ({}, {"solver": "symmetric"}, {"mask": torch.tensor([True] * 9 + [False])}):
+    for options in ({}, {"solver": Converged()}, {"mask": torch.tensor([True] * 9 + [False])}):
         x = torch.randn(10, 4, generator=torch.Generator().manual_seed(0), requires_grad=True)
         before = x.detach().clone()
         result = balanced_affinities(x, **options)
@@ -165,7 +167,7 @@ def test_input_and_output_are_never_written_into() -> None:
 
 
 def test_second_derivative_is_refused_in_words() -> None:
-    for options in ({}, {"solver": "symmetric"}):
+    for options in ({}, {"solver": Converged()}):
         x = features()
         (first,) = torch.autograd.grad(balanced_affinities(x, **options).square().sum(), x, create_graph=True)
         with pytest.raises(NotDifferentiableError, match="once, not twice"):

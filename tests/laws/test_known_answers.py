@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from bpa import balance, balanced_affinities, exact_matching
+from bpa.solvers import Converged, Sweeps
 
-SOLVERS = pytest.mark.parametrize("options", [{}, {"solver": "symmetric"}, {"mask": True}], ids=str)
+SOLVERS = pytest.mark.parametrize("options", [{}, {"solver": Converged()}, {"mask": True}], ids=str)
 
 
 def affinities(x: torch.Tensor, options: dict, **more: object) -> torch.Tensor:
@@ -33,7 +34,7 @@ def test_two_items_can_only_choose_one_another(options: dict, reg: float) -> Non
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_three_items_share_equally_at_convergence(dtype: torch.dtype) -> None:
     x = torch.randn(4, 3, 5, dtype=dtype, generator=torch.Generator().manual_seed(0))
-    plan = balanced_affinities(x, solver="symmetric", scale=None, diagonal=0.0)
+    plan = balanced_affinities(x, solver=Converged(), scale=None, diagonal=0.0)
     half = (1 - torch.eye(3, dtype=dtype)) / 2
     torch.testing.assert_close(plan, half.expand(4, 3, 3), rtol=0, atol=1e-4)
 
@@ -66,7 +67,7 @@ def test_small_reg_follows_the_best_matching() -> None:
     for n in (4, 6, 8):
         x = torch.randn(n, 6, dtype=torch.float64, generator=generator)
         cost = torch.cdist(x, x).square()
-        plan = balance(cost, reg=2e-3, n_iter=20_000).plan
+        plan = balance(cost, reg=2e-3, solver=Sweeps(20_000)).plan
         best = exact_matching(cost)
         assert abs(float((plan * cost).sum() - (best * cost).sum())) < 0.05
         torch.testing.assert_close(plan.sum(dim=0), torch.ones(n, dtype=torch.float64))

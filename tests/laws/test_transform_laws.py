@@ -9,17 +9,18 @@ from hypothesis import strategies as st
 
 from bpa import balance, balanced_affinities
 from bpa.cost import cosine_cost
+from bpa.solvers import Converged, Sweeps
 
 DTYPES = (torch.float32, torch.float64)
 OPTIONS = (
     {},
-    {"n_iter": 1},
+    {"solver": Sweeps(1)},
     {"scale": None},
     {"scale_grad": True},
     {"symmetrize": True},
     {"cost": "sqeuclidean", "reg": 1.0},
-    {"solver": "symmetric", "tol": 1e-5},
-    {"solver": "symmetric", "tol": 1e-5, "cost": "sqeuclidean", "reg": 20.0},
+    {"solver": Converged(1e-5)},
+    {"solver": Converged(1e-5), "cost": "sqeuclidean", "reg": 20.0},
     {"diagonal": 0.0},
     {"reg": 0.004},
 )
@@ -48,7 +49,11 @@ def close(x: torch.Tensor, options: dict) -> dict[str, float]:
     if options.get("cost") == "sqeuclidean":
         largest = 4 * float(x[x.isfinite()].square().max()) * x.shape[-1]
     unit = torch.finfo(x.dtype).eps
-    return {"rtol": 0.0, "atol": 30 * unit * max(1.0, largest / reg) + 20 * options.get("tol", 0.0)}
+    return {
+        "rtol": 0.0,
+        "atol": 30 * unit * max(1.0, largest / reg)
+        + 20 * (getattr(options.get("solver"), "tol", None) or 0.0),
+    }
 
 
 @settings(deadline=None, max_examples=60)
@@ -76,12 +81,14 @@ def test_batch_mates_do_not_change_the_iteration_count(reg: float) -> None:
     spread = torch.tensor([0.05, 0.2, 0.5, 1.0, 2.0, 5.0], dtype=torch.float64)[:, None, None]
     noise = torch.randn(6, 24, 8, generator=generator, dtype=torch.float64)
     cost = cosine_cost(centres.repeat(1, 6, 1) + spread * noise)
-    together = balance(cost, reg=reg, solver="symmetric", tol=1e-9)
-    assert together.n_iter.unique().numel() > 1  # sets of different difficulty
-    for one, count, error in zip(cost, together.n_iter, together.marginal_error, strict=True):
-        alone = balance(one, reg=reg, solver="symmetric", tol=1e-9)
-        assert int(alone.n_iter) == int(count)
-        torch.testing.assert_close(alone.marginal_error, error, rtol=0, atol=1e-9)
+    together = balance(cost, reg=reg, solver=Converged(1e-9))
+    assert together.convergence.n_iter.unique().numel() > 1  # sets of different difficulty
+    for one, count, error in zip(
+        cost, together.convergence.n_iter, together.convergence.marginal_error, strict=True
+    ):
+        alone = balance(one, reg=reg, solver=Converged(1e-9))
+        assert int(alone.convergence.n_iter) == int(count)
+        torch.testing.assert_close(alone.convergence.marginal_error, error, rtol=0, atol=1e-9)
 
 
 @settings(deadline=None, max_examples=60)
@@ -136,7 +143,7 @@ def test_constants_added_to_rows_of_the_cost_change_nothing(x: torch.Tensor, see
         plain, moved = (balance(c, reg=5.0).plan for c in (cost, cost + constant[:, None]))
     else:
         changed = cost + constant[:, None] + constant[None, :]
-        plain, moved = (balance(c, reg=5.0, solver="symmetric", tol=1e-11).plan for c in (cost, changed))
+        plain, moved = (balance(c, reg=5.0, solver=Converged(1e-11)).plan for c in (cost, changed))
     torch.testing.assert_close(moved, plain, rtol=0, atol=1e-8)
 
 
@@ -157,7 +164,7 @@ def test_the_symmetric_plan_is_symmetric_to_the_last_bit_and_doubly_stochastic(
 ) -> None:
     assume(len(x) > 1)
     tol = 1e-9 if x.dtype == torch.float64 else 3e-5
-    plan = balanced_affinities(x, reg=reg, solver="symmetric", tol=tol, scale=None, diagonal=0.0)
+    plan = balanced_affinities(x, reg=reg, solver=Converged(tol), scale=None, diagonal=0.0)
     assert torch.equal(plan, plan.T)
     torch.testing.assert_close(plan.sum(dim=1), torch.ones_like(plan[0]), rtol=0, atol=4 * tol)
 
@@ -167,8 +174,10 @@ def test_the_symmetric_plan_is_symmetric_to_the_last_bit_and_doubly_stochastic(
 def test_sweeps_approach_the_symmetric_plan(x: torch.Tensor) -> None:
     assume(len(x) > 3)
     options = {"reg": 0.3, "scale": None, "diagonal": 0.0}
-    limit = balanced_affinities(x, solver="symmetric", tol=1e-12, **options)
-    few, many = ((balanced_affinities(x, n_iter=count, **options) - limit).abs().max() for count in (3, 300))
+    limit = balanced_affinities(x, solver=Converged(1e-12), **options)
+    few, many = (
+        (balanced_affinities(x, solver=Sweeps(count), **options) - limit).abs().max() for count in (3, 300)
+    )
     assert many <= few + 1e-12
     assert many < 1e-3
 

@@ -1,3 +1,5 @@
+"""Clustering scores against their definitions."""
+
 from __future__ import annotations
 
 import itertools
@@ -135,7 +137,7 @@ def test_labels_may_be_strings():
     ("true", "pred", "error", "says"),
     [
         ([0, 1], [0, 1, 1], ShapeError, "2 true labels and 3 predicted"),
-        ([], [], ShapeError, "n ≥ 1"),
+        ([], [], ShapeError, "no empty side"),
         ([[0, 1]], [0, 1], ShapeError, "labels_true"),
         ([0, 1], [0.5, 1.0], ArgumentError, "fractions"),
         ([0, 1], [np.nan, 1.0], NonFiniteError, "labels_pred"),
@@ -148,5 +150,5 @@ def test_labels_that_cannot_be_compared_are_refused(true, pred, error, says):
 
 
 def test_an_unknown_mean_is_refused():
-    with pytest.raises(ArgumentError, match="'geometric' or 'arithmetic'"):
+    with pytest.raises(ArgumentError, match="must be one of 'geometric', 'arithmetic'"):
         normalized_mutual_information([0, 1], [0, 1], average="max")

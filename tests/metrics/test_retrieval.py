@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpa.errors import ArgumentError, NonFiniteError, ShapeError
-from bpa.metrics.hubness import hubness, nearest
+from bpa.metrics.hubs import hubness, nearest
 from bpa.metrics.retrieval import evaluate_lists, evaluate_ranking
 from bpa.records import FeatureSet, QueryGallery
 
@@ -253,8 +253,10 @@ def test_wrong_arguments_name_themselves():
         evaluate_ranking([[0.1]], [1], [1], [0])
     with pytest.raises(ArgumentError, match="'deleted'"):
         evaluate_ranking([[0.1]], [1], [1], [0], [1], deleted="everything")
-    with pytest.raises(ArgumentError, match="no cameras were given"):
+    with pytest.raises(ArgumentError, match="Got no cameras"):
         evaluate_ranking([[0.1]], [1], [1], deleted="camera")
+    with pytest.raises(ArgumentError, match="no parameter 'q_pids': it is called 'query_ids' here"):
+        evaluate_ranking([[0.1]], q_pids=[1], g_pids=[1])
     with pytest.raises(ArgumentError, match="'ties'"):
         evaluate_ranking([[0.1]], [1], [1], ties="random")
     with pytest.raises(ShapeError, match="cover all 2 queries"):

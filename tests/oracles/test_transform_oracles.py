@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 
 from bpa import balance, balanced_affinities, exact_matching
 from bpa.cost import cosine_cost
-from bpa.solvers import sinkhorn
+from bpa.solvers import Converged, Sweeps, sinkhorn
 
 
 def algorithm_1(features: list[list[float]], reg: float, sweeps: int, stretch: bool) -> list[list[float]]:
@@ -48,7 +48,7 @@ def algorithm_1(features: list[list[float]], reg: float, sweeps: int, stretch: b
 def test_default_call_is_algorithm_1(n: int, reg: float, sweeps: int, stretch: bool) -> None:
     x = np.random.default_rng(n).normal(size=(n, 6)) + 0.5
     expected = torch.tensor(algorithm_1(x.tolist(), reg, sweeps, stretch), dtype=torch.float64)
-    options = {"reg": reg, "n_iter": sweeps, "scale": "max" if stretch else None}
+    options = {"reg": reg, "solver": Sweeps(sweeps), "scale": "max" if stretch else None}
     double = balanced_affinities(torch.from_numpy(x), **options)
     torch.testing.assert_close(double, expected, rtol=0, atol=1e-12)
     single = balanced_affinities(torch.from_numpy(x).float(), **options)
@@ -76,9 +76,9 @@ def test_converged_plan_is_the_one_of_another_solver(reg: float) -> None:
     cost = cosine_cost(x).fill_diagonal_(1e3)
     ones = np.ones(30)
     expected = ot.bregman.sinkhorn_log(ones, ones, cost.numpy(), reg, numItermax=200_000, stopThr=1e-12)
-    ours = balance(cosine_cost(x), reg=reg, solver="symmetric", tol=1e-11).plan
+    ours = balance(cosine_cost(x), reg=reg, solver=Converged(1e-11)).plan
     np.testing.assert_allclose(ours.numpy(), expected, atol=1e-8)
-    sweeps = balance(cosine_cost(x), reg=reg, n_iter=20_000).plan
+    sweeps = balance(cosine_cost(x), reg=reg, solver=Sweeps(20_000)).plan
     np.testing.assert_allclose(sweeps.numpy(), expected, atol=1e-7)
 
 
@@ -89,10 +89,13 @@ def test_rectangular_plan_is_the_one_of_another_solver() -> None:
     row, col = row / row.sum(), col / col.sum()
     expected = ot.bregman.sinkhorn_log(row, col, cost, 0.2, numItermax=100_000, stopThr=1e-13)
     result = sinkhorn(
-        torch.from_numpy(-cost / 0.2), torch.from_numpy(row).log(), torch.from_numpy(col).log(), n_iter=500
+        torch.from_numpy(-cost / 0.2),
+        torch.from_numpy(row).log(),
+        torch.from_numpy(col).log(),
+        solver=Sweeps(500),
     )
     np.testing.assert_allclose(result.plan.numpy(), expected, atol=1e-9)
-    assert float(result.marginal_error) < 1e-9
+    assert float(result.convergence.marginal_error) < 1e-9
 
 
 def test_exact_matching_is_the_best_assignment() -> None:
@@ -149,6 +152,6 @@ def test_batched_results_differ_from_the_published_batched_code_where_they_shoul
     easy = torch.rand(15, 80, 8, generator=generator)
     alone, together = published(hard[None])[0], published(torch.cat([hard[None], easy]))[0]
     assert (alone - together).abs().max() > 1e-3
-    ours_alone = balanced_affinities(hard, n_iter=10)
-    ours_together = balanced_affinities(torch.cat([hard[None], easy]), n_iter=10)[0]
+    ours_alone = balanced_affinities(hard, solver=Sweeps(10))
+    ours_together = balanced_affinities(torch.cat([hard[None], easy]), solver=Sweeps(10))[0]
     torch.testing.assert_close(ours_together, ours_alone, rtol=0, atol=1e-6)

@@ -1,14 +1,17 @@
-"""Sparse plans against the dense plan, against dense linear algebra on the same graph, and against bad graphs."""
+"""Plans on a graph against the dense plan, against dense linear algebra on the same graph, and on bad graphs."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from bpa.errors import ArgumentError, ConvergenceWarning, MemoryBudgetError, ShapeError
-from bpa.plans.dense import DensePlan
-from bpa.plans.graph import GraphPlan, nearest_neighbours
+from bpa.kernels._graph import GRAPH
+from bpa.plans import DensePlan, GraphPlan, nearest_neighbours
+from bpa.solvers import Converged, Sweeps
 
 
 def clusters(n: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -19,53 +22,25 @@ def clusters(n: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float64) 
     return (centres[label] + 0.6 * noise).to(dtype)
 
 
-@pytest.mark.parametrize("cost", ["cosine", "sqeuclidean"])
-@pytest.mark.parametrize("k", [1, 7, 40])
-def test_neighbours_are_those_of_a_full_sort(cost: str, k: int) -> None:
-    x, y = clusters(150, 6), clusters(20, 6, seed=3)
-    rows = x / x.norm(dim=1, keepdim=True) if cost == "cosine" else x
-    asking = y / y.norm(dim=1, keepdim=True) if cost == "cosine" else y
-    among = torch.cdist(rows, rows).square().fill_diagonal_(torch.inf) / (2 if cost == "cosine" else 1)
-    new = torch.cdist(asking, rows).square() / (2 if cost == "cosine" else 1)
-    for found, expected in (
-        (nearest_neighbours(x, k, cost=cost), among),
-        (nearest_neighbours(x, k, y=y, cost=cost), new),
-    ):
-        np.testing.assert_allclose(found.costs.numpy(), expected.sort(dim=1).values[:, :k].numpy(), atol=1e-9)
-        np.testing.assert_allclose(expected.gather(1, found.indices).numpy(), found.costs.numpy(), atol=1e-9)
-
-
-def test_neighbours_over_several_column_blocks_are_those_of_a_full_sort(monkeypatch) -> None:
-    import bpa.plans.graph
-
-    monkeypatch.setattr(
-        bpa.plans.graph, "_COLUMNS", 512
-    )  # groups of 32 columns, several blocks, a ragged last one
-    monkeypatch.setattr(bpa.plans.graph, "_ROWS", 300)
-    x = clusters(1700, 5)
-    unit = x / x.norm(dim=1, keepdim=True)
-    expected = (1 - unit @ unit.T).fill_diagonal_(torch.inf).sort(dim=1)
-    found = nearest_neighbours(x, 5)
-    np.testing.assert_allclose(found.costs.numpy(), expected.values[:, :5].numpy(), atol=1e-12)
-
-
 @pytest.mark.parametrize("reg", [0.05, 0.1, 1.0])
 @pytest.mark.parametrize("cost", ["cosine", "sqeuclidean"])
 def test_with_full_support_it_is_the_dense_plan(reg: float, cost: str) -> None:
     x = clusters(60, 8)
     reg = reg if cost == "cosine" else 20 * reg
-    sparse = GraphPlan.fit(x, reg=reg, k=59, cost=cost, tol=1e-10)
-    dense = DensePlan.fit(x, reg=reg, cost=cost, tol=1e-10).dense()
-    assert sparse.report.n_entries == 60 * 59
-    assert sparse.report.n_repaired == 0
-    np.testing.assert_allclose(sparse.matrix().to_dense().numpy(), dense.numpy(), atol=1e-8)
+    sparse = GraphPlan.fit(x, reg=reg, k=59, cost=cost, solver=Converged(1e-10, 1000))
+    dense = DensePlan.fit(x, reg=reg, cost=cost, solver=Converged(1e-10)).affinities()
+    assert len(sparse.entries.column) == 60 * 59
+    assert sparse.n_repaired == 0
+    np.testing.assert_allclose(sparse.affinities().to_dense().numpy(), dense.numpy(), atol=1e-8)
 
 
 @pytest.mark.parametrize("n", [3, 4, 5, 8, 9])
 def test_the_smallest_sets_work(n: int) -> None:
-    sparse = GraphPlan.fit(clusters(n, 4), reg=0.2, k=1, tol=1e-8, scale=None, diagonal=0.0)
-    plan = sparse.matrix().to_dense()
-    assert sparse.report.converged
+    sparse = GraphPlan.fit(
+        clusters(n, 4), reg=0.2, k=1, solver=Converged(1e-8, 1000), scale=None, diagonal=0.0
+    )
+    plan = sparse.affinities().to_dense()
+    assert bool(sparse.convergence.converged)
     np.testing.assert_allclose(plan.sum(dim=1).numpy(), 1, atol=1e-7)
     np.testing.assert_array_equal(plan.numpy(), plan.T.numpy())
 
@@ -74,16 +49,16 @@ def test_the_smallest_sets_work(n: int) -> None:
 @pytest.mark.parametrize("reg", [0.01, 0.05, 0.3])
 def test_the_plan_is_symmetric_and_balanced_on_its_graph(reg: float, dtype: torch.dtype) -> None:
     x = clusters(300, 8, dtype=dtype)
-    sparse = GraphPlan.fit(x, reg=reg, k=10, scale=None, diagonal=0.0, tol=1e-4)
-    plan = sparse.matrix().to_dense().double()
-    assert sparse.report.converged
+    sparse = GraphPlan.fit(x, reg=reg, k=10, scale=None, diagonal=0.0, solver=Converged(1e-4, 1000))
+    plan = sparse.affinities().to_dense().double()
+    assert bool(sparse.convergence.converged)
     assert (plan.sum(dim=1) - 1).abs().max() <= 1.2e-4
     assert torch.equal(plan, plan.T)
     listed = torch.zeros(300, 300, dtype=torch.bool)
     listed.scatter_(1, nearest_neighbours(x, 10).indices, True)
     outside = (plan > 0) & ~(listed | listed.T)
-    assert int(outside.sum()) <= sparse.report.n_repaired
-    assert sparse.report.repaired_mass == pytest.approx(float(plan[outside].sum()) / 300, abs=1e-6)
+    assert int(outside.sum()) <= sparse.n_repaired
+    assert sparse.repaired_mass == pytest.approx(float(plan[outside].sum()) / 300, abs=1e-6)
 
 
 def hub_graph(n_hubs: int, n_leaves: int) -> torch.Tensor:
@@ -98,12 +73,14 @@ def hub_graph(n_hubs: int, n_leaves: int) -> torch.Tensor:
 def test_a_graph_without_a_balanced_plan_is_repaired(n_hubs: int, n_leaves: int) -> None:
     x = torch.randn(n_hubs + n_leaves, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     lists = hub_graph(n_hubs, n_leaves)
-    sparse = GraphPlan.fit(x, reg=0.5, neighbours=lists, scale=None, diagonal=0.0, tol=1e-6)
-    assert sparse.report.converged
-    plan = sparse.matrix().to_dense()
+    sparse = GraphPlan.fit(
+        x, reg=0.5, neighbours=lists, scale=None, diagonal=0.0, solver=Converged(1e-6, 1000)
+    )
+    assert bool(sparse.convergence.converged)
+    plan = sparse.affinities().to_dense()
     np.testing.assert_allclose(plan.sum(dim=1).numpy(), 1, atol=1e-5)
     # what the leaves cannot place on hubs must lie on repaired entries
-    assert sparse.report.repaired_mass >= (n_leaves - n_hubs) / (n_hubs + n_leaves) - 1e-5
+    assert sparse.repaired_mass >= (n_leaves - n_hubs) / (n_hubs + n_leaves) - 1e-5
 
 
 @pytest.mark.parametrize("n", [6, 7, 12, 25])
@@ -112,7 +89,7 @@ def test_the_tour_alone_makes_every_entry_part_of_a_perfect_matching(n: int) -> 
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
-    from bpa.plans.graph import _tour
+    from bpa.kernels._graph import _tour
 
     key = _tour(n, torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), torch.zeros(0))
     support = np.zeros((n, n), dtype=int)
@@ -128,8 +105,8 @@ def test_the_tour_keeps_clusters_together() -> None:
     x = clusters(600, 16)
     sparse = GraphPlan.fit(x, reg=0.1, k=5)
     unit = sparse.features
-    row = torch.arange(600).repeat_interleave(sparse.crow[1:] - sparse.crow[:-1])
-    n_long = int((1 - (unit[row] * unit[sparse.col.long()]).sum(dim=1) > 0.8).sum())
+    row, column = sparse.entries.row_of_entry(), sparse.entries.column.long()
+    n_long = int((1 - (unit[row] * unit[column]).sum(dim=1) > 0.8).sum())
     assert n_long <= 2 * 55  # about one long step, both directions counted, between each of the 50 clusters
 
 
@@ -139,13 +116,13 @@ def test_lists_from_elsewhere_give_the_same_plan() -> None:
     padded = np.concatenate([np.arange(200)[:, None], lists, np.full((200, 1), -1)], axis=1)
     own = GraphPlan.fit(x, reg=0.1, k=12)
     given = GraphPlan.fit(x, reg=0.1, neighbours=padded)
-    np.testing.assert_array_equal(given.matrix().to_dense().numpy(), own.matrix().to_dense().numpy())
+    np.testing.assert_array_equal(given.affinities().to_dense().numpy(), own.affinities().to_dense().numpy())
 
 
 def test_rows_and_distances_are_those_of_the_matrix() -> None:
     x = clusters(120, 8)
     sparse = GraphPlan.fit(x, reg=0.1, k=10)
-    w = sparse.matrix().to_dense().numpy()
+    w = sparse.affinities().to_dense().numpy()
     assert (np.diag(w) == 1).all()
     i, j = [5, 0, 119, -2], [7, 5, 11]
     np.testing.assert_array_equal(sparse.rows(i).to_dense().numpy(), w[i])
@@ -157,9 +134,74 @@ def test_rows_and_distances_are_those_of_the_matrix() -> None:
     np.testing.assert_allclose(sparse.distances(i, metric="cosine").numpy(), cosine, atol=1e-12)
 
 
+@pytest.mark.parametrize("has_product", [True, False], ids=["torch's product", "our own"])
+def test_distances_do_not_depend_on_who_multiplies(
+    has_product: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bpa.plans._sparse._HAS_SPARSE_PRODUCT", has_product)
+    sparse = GraphPlan.fit(clusters(90, 8), reg=0.1, k=6)
+    w = sparse.affinities().to_dense()
+    np.testing.assert_allclose(
+        sparse.distances([3, 80]).numpy(), torch.cdist(w[[3, 80]], w).numpy(), atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("k", [1, 4, 119])
+def test_the_largest_entries_of_rows_are_those_of_the_matrix(k: int) -> None:
+    sparse = GraphPlan.fit(clusters(120, 8), reg=0.1, k=5)
+    off = sparse.affinities().to_dense().fill_diagonal_(0)
+    values, indices = sparse.top_k(k)
+    np.testing.assert_array_equal(values.numpy(), off.topk(k, dim=1).values.numpy())
+    there = indices >= 0
+    np.testing.assert_array_equal(off.gather(1, indices.clamp_min(0))[there].numpy(), values[there].numpy())
+    assert torch.equal(there, values > 0)
+    assert torch.equal(there.sum(dim=1), (off > 0).sum(dim=1).clamp(max=k))
+
+
+def test_blocks_of_rows_are_the_matrix() -> None:
+    sparse = GraphPlan.fit(clusters(50, 8), reg=0.1, k=5)
+    pieces = [rows.to_dense() for _, rows in sparse.row_blocks(16)]
+    np.testing.assert_array_equal(torch.cat(pieces).numpy(), sparse.affinities().to_dense().numpy())
+
+
+@pytest.mark.parametrize("reg", ["auto", 0.1])
+def test_centring_and_the_rule_are_those_of_the_dense_plan(reg: float | str) -> None:
+    x, new = clusters(70, 8) + 2, clusters(5, 8, seed=7) + 2
+    tight = Converged(1e-10, 1000)
+    sparse = GraphPlan.fit(x, reg=reg, cost="centred-cosine", k=69, solver=tight)
+    dense = DensePlan.fit(x, reg=reg, cost="centred-cosine", solver=tight)
+    assert sparse.reg == dense.reg
+    np.testing.assert_allclose(sparse.affinities().to_dense().numpy(), dense.affinities().numpy(), atol=1e-8)
+    late = torch.cat([new, x[[3, 60]]])
+    found = sparse.transform(late, neighbours=torch.arange(70).expand(7, -1)).to_dense()
+    np.testing.assert_allclose(found.numpy(), dense.transform(late).numpy(), atol=1e-8)
+
+
+def test_sweeps_give_the_published_plan_of_the_graph() -> None:
+    x = clusters(60, 8)
+    sparse = GraphPlan.fit(x, reg=0.1, k=59, solver=Sweeps(3))
+    dense = DensePlan.fit(x, reg=0.1, solver=Sweeps(3))
+    w = sparse.affinities().to_dense()
+    assert (w - w.T).abs().max() > 1e-6  # so a mix-up of rows and columns would show
+    np.testing.assert_allclose(w.numpy(), dense.affinities().numpy(), atol=1e-10)
+    np.testing.assert_allclose(sparse.distances([5]).numpy(), dense.distances([5]).numpy(), atol=1e-7)
+    new = clusters(4, 8, seed=2)
+    found = sparse.transform(new, neighbours=torch.arange(60).expand(4, -1)).to_dense()
+    np.testing.assert_allclose(found.numpy(), dense.transform(new).numpy(), atol=1e-9)
+    assert float(sparse.convergence.marginal_error) == pytest.approx(float(dense.convergence.marginal_error))
+
+
+def test_the_graph_kernel_says_why_not() -> None:
+    request = SimpleNamespace(n=100, d=8, dtype=torch.float32, neighbours=5, budget=None)
+    assert GRAPH.why_not(request) is None
+    assert "all pairs" in GRAPH.why_not(SimpleNamespace(**{**vars(request), "neighbours": None}))
+    assert "fewer than three" in GRAPH.why_not(SimpleNamespace(**{**vars(request), "n": 2}))
+    assert "are allowed" in GRAPH.why_not(SimpleNamespace(**{**vars(request), "budget": 1000}))
+
+
 def test_new_items_get_rows_and_fitted_items_their_own() -> None:
     x, new = clusters(150, 8), clusters(9, 8, seed=4)
-    sparse = GraphPlan.fit(x, reg=0.1, k=10, tol=1e-8)
+    sparse = GraphPlan.fit(x, reg=0.1, k=10, solver=Converged(1e-8, 1000))
     rows = sparse.transform(torch.cat([new, x[[3, 3, 90]]])).to_dense()
     np.testing.assert_allclose(rows[9:].numpy(), sparse.rows([3, 3, 90]).to_dense().numpy(), atol=0)
     unit, asking = x / x.norm(dim=1, keepdim=True), new / new.norm(dim=1, keepdim=True)
@@ -175,9 +217,13 @@ def test_it_nears_the_dense_plan_as_the_lists_grow_and_says_less_at_large_reg() 
     x = clusters(400, 8)
     gap = {}
     for reg in (0.05, 1.0):
-        dense = DensePlan.fit(x, reg=reg, scale=None, diagonal=0.0).dense()
+        dense = DensePlan.fit(x, reg=reg, scale=None, diagonal=0.0).affinities()
         for k in (5, 40, 200):
-            plan = GraphPlan.fit(x, reg=reg, k=k, scale=None, diagonal=0.0, tol=1e-6).matrix().to_dense()
+            plan = (
+                GraphPlan.fit(x, reg=reg, k=k, scale=None, diagonal=0.0, solver=Converged(1e-6, 1000))
+                .affinities()
+                .to_dense()
+            )
             gap[reg, k] = float((plan - dense).abs().sum(dim=1).mean()) / 2
     assert gap[0.05, 5] > gap[0.05, 40] > gap[0.05, 200]
     assert gap[0.05, 40] < 0.1
@@ -192,11 +238,9 @@ def test_what_cannot_be_done_is_said() -> None:
         GraphPlan.fit(x, reg=0.1, neighbours=torch.zeros(3, 2, dtype=torch.int64))
     with pytest.raises(ArgumentError, match="item 30"):
         GraphPlan.fit(x, reg=0.1, neighbours=torch.full((30, 2), 30))
-    with pytest.raises(ArgumentError, match="at most 29"):
-        nearest_neighbours(x, 30)
     with pytest.raises(MemoryBudgetError, match="Lower k"):
         GraphPlan.fit(x, reg=0.1, budget="1MB")
     with pytest.warns(ConvergenceWarning, match="marginal error"):
-        assert not GraphPlan.fit(x, reg=0.1, k=3, tol=1e-12, max_iter=2).report.converged
+        assert not GraphPlan.fit(x, reg=0.1, k=3, solver=Converged(1e-12, 2)).convergence.converged
     with pytest.raises(ShapeError, match="4 features"):
         GraphPlan.fit(x, reg=0.1, k=3).transform(torch.zeros(2, 5))

@@ -17,8 +17,8 @@ import sys, torch
 from pathlib import Path
 torch.set_num_threads(1)
 from bpa import balanced_affinities, memory
-from bpa.plans.dense import DensePlan
-from bpa.plans.graph import GraphPlan
+from bpa.plans import DensePlan, GraphPlan
+from bpa.solvers import Converged
 
 def resident(key):
     line = next(l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith(key))
@@ -53,10 +53,11 @@ elif case == "batch backward":
     x, work = torch.randn(500, 100, 64, generator=g), train
     plan = memory.estimate_affinities(100, 64, batch=500, backward=True)
 elif case == "kept":
-    x, work = torch.randn(3000, 64, generator=g), lambda x: DensePlan.fit(x, reg=0.1, keep=True, tol=1e-3)
+    x, work = torch.randn(3000, 64, generator=g), lambda x: DensePlan.fit(x, reg=0.1, keep=True, solver=Converged(1e-3))
     plan = memory.estimate_lazy(3000, 64, block=1024, keep=True)
 elif case == "streamed":
-    x, work = torch.randn(6000, 32, generator=g), lambda x: DensePlan.fit(x, reg=0.3, keep=False, tol=1e-3)
+    x = torch.randn(6000, 32, generator=g)
+    work = lambda x: DensePlan.fit(x, reg=0.3, keep=False, solver=Converged(1e-3))
     plan = memory.estimate_lazy(6000, 32, block=1024)
 elif case == "sparse":
     x, work = torch.randn(20000, 16, generator=g), lambda x: GraphPlan.fit(x, reg=0.1, k=30)

@@ -27,6 +27,12 @@ def parsed(markup: str) -> ElementTree.Element:
     return ElementTree.fromstring(markup)  # noqa: S314 - our own markup
 
 
+def numbers_of(markup: str) -> list[float]:
+    """Every coordinate and size of a figure."""
+    found = re.findall(r' (?:x|y|cx|cy|x1|x2|y1|y2|r|width|height)="([^"]+)"', markup)
+    return [float(number) for number in found]
+
+
 def every_figure() -> dict[str, str]:
     rng = np.random.default_rng(0)
     square = rng.random((6, 6))
@@ -49,8 +55,7 @@ def test_a_figure_is_well_formed_and_says_what_it_shows(name: str, markup: str) 
     assert root.attrib["role"] == "img"
     assert root.attrib["aria-label"].strip()
     assert root[0].tag == "title"
-    numbers = re.findall(r" (?:x|y|cx|cy|x1|x2|y1|y2)=\"([^\"]+)\"", markup)
-    assert np.isfinite([float(v) for v in numbers]).all(), name
+    assert np.isfinite(numbers_of(markup)).all(), name
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (4, 3, 3)])
@@ -83,9 +88,15 @@ def test_a_bar_is_as_long_as_its_value() -> None:
     assert a == pytest.approx(2 * b, rel=0.01)
 
 
-def test_constant_and_empty_data_do_not_break_the_axes() -> None:
-    for values in ([], [0.0], [3.0, 3.0]):
-        line_chart(
-            "t", "d", [("a", [Point(k + 1, v) for k, v in enumerate(values)])], x_label="x", y_label="y"
-        )
-        bar_chart("t", "d", [(str(k), v, 0) for k, v in enumerate(values)])
+@pytest.mark.parametrize("values", [[], [0.0], [3.0, 3.0]], ids=["empty", "one zero", "constant"])
+def test_constant_and_empty_data_are_drawn_inside_their_picture(values: list[float]) -> None:
+    line = [Point(k + 1, value) for k, value in enumerate(values)]
+    lines = line_chart("t", "d", [("a", line)], x_label="x", y_label="y")
+    bars = bar_chart("t", "d", [(str(k), value, 0) for k, value in enumerate(values)])
+    assert len(list(parsed(lines).iter("circle"))) == len(list(parsed(bars).iter("rect"))) == len(values)
+    for markup in (lines, bars):
+        width, height = map(float, parsed(markup).attrib["viewBox"].split()[2:])
+        assert np.isfinite(numbers_of(markup)).all()
+        assert 0 <= min(numbers_of(markup)) <= max(numbers_of(markup)) <= max(width, height)
+    heights = [float(circle.attrib["cy"]) for circle in parsed(lines).iter("circle")]
+    assert len(set(heights)) <= 1  # one value, one height

@@ -7,7 +7,7 @@ import torch
 
 from bpa import ConvergenceWarning, balance
 from bpa.cost import cosine_cost
-from bpa.solvers import ExponentialKernel, LogKernel, alternate, make_kernel, symmetrise
+from bpa.solvers import Converged, ExponentialKernel, LogKernel, alternate, make_kernel, symmetrise
 
 KINDS = ("classes", "pairs", "many classes", "zipf", "outliers", "centred")
 
@@ -43,11 +43,11 @@ def set_of(kind: str, n: int, *, seed: int = 0, dtype: torch.dtype = torch.float
 @pytest.mark.parametrize("n", [80, 500])
 @pytest.mark.parametrize("kind", KINDS)
 def test_arrives_within_80_products_on_every_kind_of_set(kind: str, n: int, reg: float) -> None:
-    result = balance(cosine_cost(set_of(kind, n)), reg=reg, solver="symmetric", tol=1e-6, max_iter=80)
-    assert bool(result.converged)
+    result = balance(cosine_cost(set_of(kind, n)), reg=reg, solver=Converged(1e-6, max_iter=80))
+    assert bool(result.convergence.converged)
     sums = result.plan.sum(dim=1)
     assert float((sums - 1).abs().max()) <= 2e-6
-    assert float(result.marginal_error) <= 1e-6
+    assert float(result.convergence.marginal_error) <= 1e-6
     assert torch.equal(result.plan, result.plan.T)
 
 
@@ -65,17 +65,17 @@ def test_arrives_within_80_products_on_four_thousand_items(kind: str, reg: float
 def test_float32_arrives_at_its_own_tolerance(kind: str) -> None:
     for reg in (0.05, 0.1, 1.0):
         cost = cosine_cost(set_of(kind, 80, dtype=torch.float32))
-        assert bool(balance(cost, reg=reg, solver="symmetric").converged)
+        assert bool(balance(cost, reg=reg, solver=Converged()).convergence.converged)
 
 
 def test_what_is_not_reached_is_reported() -> None:
     cost = cosine_cost(torch.stack([set_of("zipf", 200), set_of("classes", 200)]))
     with pytest.warns(ConvergenceWarning, match="1 of 2 sets"):
-        result = balance(cost, reg=0.1, solver="symmetric", tol=1e-6, max_iter=17)
-    assert result.converged.tolist() == [False, True]
+        result = balance(cost, reg=0.1, solver=Converged(1e-6, max_iter=17))
+    assert result.convergence.converged.tolist() == [False, True]
     true_error = (result.plan.sum(dim=-1) - 1).abs().amax(dim=-1)
-    torch.testing.assert_close(true_error, result.marginal_error, rtol=1e-3, atol=1e-12)
-    assert int(result.n_iter.max()) <= 17
+    torch.testing.assert_close(true_error, result.convergence.marginal_error, rtol=1e-3, atol=1e-12)
+    assert int(result.convergence.n_iter.max()) <= 17
 
 
 def test_perfect_matchings_at_tiny_reg_are_balanced_or_reported() -> None:
@@ -84,11 +84,11 @@ def test_perfect_matchings_at_tiny_reg_are_balanced_or_reported() -> None:
     for reg in (0.02, 0.005):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            result = balance(cosine_cost(set_of("pairs", 40)), reg=reg, solver="symmetric", tol=1e-6)
+            result = balance(cosine_cost(set_of("pairs", 40)), reg=reg, solver=Converged(1e-6))
         assert torch.isfinite(result.plan).all()
-        assert bool(result.converged) == (not caught)
+        assert bool(result.convergence.converged) == (not caught)
         error = float((result.plan.sum(dim=-1) - 1).abs().max())
-        assert bool(result.converged) == (error <= 2e-6)
+        assert bool(result.convergence.converged) == (error <= 2e-6)
 
 
 def test_marginals_other_than_one() -> None:

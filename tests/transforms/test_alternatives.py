@@ -12,11 +12,11 @@ from torch import Tensor
 
 from bpa import BPA, BPAAttention
 from bpa.errors import ArgumentError
+from bpa.solvers import Sweeps
 from bpa.transforms.alternatives import (
     PCA,
     Attention,
     CentredUnitNorm,
-    Chain,
     CosineRows,
     DualSoftmax,
     RowSoftmax,
@@ -37,7 +37,6 @@ ALL: dict[str, Any] = {
     "spectral rows": SpectralRows(3, 0.2, normalize_rows=True),
     "attention": Attention(RowSoftmax(0.2)),
     "attention of pca": Attention(RowSoftmax(0.2), PCA(3)),
-    "chain": Chain(PCA(4), UnitNorm()),
 }
 
 
@@ -99,7 +98,7 @@ def test_row_softmax_is_its_definition(x: Tensor) -> None:
 
 def test_row_softmax_is_a_half_sweep_of_bpa(x: Tensor) -> None:
     # one sweep is rows, then columns: dividing BPA's columns out again leaves the row softmax
-    one = BPA(reg=0.2, n_iter=1)(x[0])
+    one = BPA(reg=0.2, solver=Sweeps(1))(x[0])
     half = RowSoftmax(0.2)(x[0])
     off = ~torch.eye(9, dtype=torch.bool)
     ratio = torch.where(off, one / half, torch.nan)
@@ -148,7 +147,23 @@ def test_attention_takes_its_weights_from_where_it_is_told(x: Tensor) -> None:
     torch.testing.assert_close(whole, BPA(reg=0.2)(x) @ PCA(3)(x))
 
 
-def test_settings_that_no_alternative_can_have_are_refused() -> None:
-    for make in (lambda: PCA(0), lambda: RowSoftmax(0.0), lambda: SpectralRows(2, -1.0)):
-        with pytest.raises(ArgumentError, match="positive"):
-            make()
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: PCA(0), r"'dim' parameter of PCA must be a whole number of at least 1\. Got 0"),
+        (
+            lambda: RowSoftmax(0.0),
+            r"'reg' parameter of RowSoftmax must be a finite number above 0\. Got 0\.0",
+        ),
+        (lambda: SpectralRows(2, -1.0), "'reg' parameter of SpectralRows"),
+        (lambda: DualSoftmax("auto"), r"Got 'auto', a rule for BPA .* bpa\.choose_reg"),
+        (
+            lambda: RowSoftmax(temperature=0.2),
+            "RowSoftmax has no parameter 'temperature': it is called 'reg' here",
+        ),
+        (lambda: PCA(n_components=3), "PCA has no parameter 'n_components': it is called 'dim' here"),
+    ],
+)
+def test_wrong_settings_name_themselves_and_the_way_out(make, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        make()

@@ -8,7 +8,7 @@ import torch
 from bpa import BPA, BPAAttention, balance, balanced_affinities, exact_matching
 from bpa.cost import cosine_cost, sqeuclidean_cost
 from bpa.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError
-from bpa.solvers import sinkhorn
+from bpa.solvers import Converged, Sweeps, sinkhorn
 
 GOOD = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 
@@ -64,28 +64,34 @@ CASES = {
     "reg negative": (lambda: BPA(reg=-1.0), ArgumentError, r"'reg' parameter of BPA .*-1"),
     "reg nan": (lambda: BPA(reg=float("nan")), ArgumentError, r"'reg'.*nan"),
     "reg text": (lambda: BPA(reg="small"), ArgumentError, r"'reg'.*'small'"),
-    "no sweeps": (lambda: BPA(n_iter=0), ArgumentError, r"'n_iter'.*at least 1. Got 0"),
-    "half a sweep": (lambda: BPA(n_iter=2.5), ArgumentError, r"'n_iter'.*whole number"),
+    "no sweeps": (
+        lambda: BPA(solver=Sweeps(0)),
+        ArgumentError,
+        r"'n' parameter of Sweeps.*at least 1. Got 0",
+    ),
+    "half a sweep": (
+        lambda: BPA(solver=Sweeps(2.5)),
+        ArgumentError,
+        r"'n' parameter of Sweeps.*whole number",
+    ),
     "unknown cost": (
         lambda: BPA(cost="euclid"),
         ArgumentError,
         r"'cost'.*'cosine', 'sqeuclidean', 'precomputed'",
     ),
-    "unknown solver": (lambda: BPA(solver="newton"), ArgumentError, r"'solver'.*'alternating', 'symmetric'"),
-    "unknown scale": (lambda: BPA(scale="sum"), ArgumentError, r"'scale'.*'max', None"),
-    "tol without effect": (lambda: BPA(tol=1e-3), ArgumentError, r"'tol'.*no effect.*alternating.*symmetric"),
-    "max_iter without effect": (lambda: BPA(max_iter=9), ArgumentError, r"'max_iter'.*no effect"),
-    "n_iter without effect": (
-        lambda: BPA(n_iter=5, solver="symmetric"),
-        ArgumentError,
-        r"'n_iter'.*no effect.*Use max_iter",
+    "unknown solver": (
+        lambda: BPA(solver="newton"),
+        DTypeError,
+        r"'solver' parameter of BPA.*Sweeps\(n\) or Converged\(tol\)",
     ),
+    "unknown scale": (lambda: BPA(scale="sum"), ArgumentError, r"'scale'.*'max', None"),
+    "no products": (lambda: Converged(max_iter=0), ArgumentError, r"'max_iter' parameter of Converged"),
     "scale_grad without effect": (
         lambda: BPA(scale=None, scale_grad=True),
         ArgumentError,
         r"'scale_grad'.*no effect",
     ),
-    "tol zero": (lambda: BPA(solver="symmetric", tol=0.0), ArgumentError, r"'tol'.*above 0"),
+    "tol zero": (lambda: BPA(solver=Converged(0.0)), ArgumentError, r"'tol'.*above 0"),
     "mask of numbers": (
         lambda: balanced_affinities(GOOD, mask=torch.ones(6)),
         DTypeError,
@@ -123,9 +129,9 @@ CASES = {
         r"'cost' parameter of balance",
     ),
     "cost not symmetric": (
-        lambda: balance(torch.arange(9.0).reshape(3, 3), solver="symmetric"),
+        lambda: balance(torch.arange(9.0).reshape(3, 3), solver=Converged()),
         ArgumentError,
-        r"cost of balance must be symmetric.*Average it.*alternating",
+        r"cost of balance must be symmetric.*Average it.*Sweeps",
     ),
     "callable of another shape": (
         lambda: balanced_affinities(GOOD, cost=lambda x: x),
@@ -155,12 +161,12 @@ CASES = {
         r"sqeuclidean_cost",
     ),
     "marginal of another size": (
-        lambda: sinkhorn(torch.zeros(2, 3), torch.zeros(3), n_iter=1),
+        lambda: sinkhorn(torch.zeros(2, 3), torch.zeros(3), solver=Sweeps(1)),
         ShapeError,
         r"'log_row'.*\(\.\.\., 2\).*Got \(3,\)",
     ),
     "kernel without a pair": (
-        lambda: sinkhorn(torch.full((2, 2), -float("inf")), n_iter=1),
+        lambda: sinkhorn(torch.full((2, 2), -float("inf")), solver=Sweeps(1)),
         ArgumentError,
         r"at least one pair",
     ),

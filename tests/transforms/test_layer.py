@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from bpa import BPA, BPAAttention, ConvergenceWarning, balance, balanced_affinities
-from bpa.solvers import sinkhorn
+from bpa.solvers import Converged, Sweeps, sinkhorn
 
 
 @pytest.fixture
@@ -16,14 +16,14 @@ def x(generator: torch.Generator) -> torch.Tensor:
 
 
 def test_layer_and_function_agree(x: torch.Tensor) -> None:
-    options = {"reg": 0.2, "n_iter": 3, "scale": None, "symmetrize": True}
+    options = {"reg": 0.2, "solver": Sweeps(3), "scale": None, "symmetrize": True}
     assert torch.equal(BPA(**options)(x), balanced_affinities(x, **options))
     labels = torch.full((30,), -1)
     labels[:6] = torch.arange(6) % 3
     mask = torch.arange(30) < 25
-    layer = BPA(reg=0.05, solver="symmetric", tol=1e-5, scale=None)
+    layer = BPA(reg=0.05, solver=Converged(1e-5), scale=None)
     expected = balanced_affinities(
-        x, reg=0.05, solver="symmetric", tol=1e-5, scale=None, mask=mask, support_labels=labels
+        x, reg=0.05, solver=Converged(1e-5), scale=None, mask=mask, support_labels=labels
     )
     assert torch.equal(layer(x, mask=mask, support_labels=labels), expected)
 
@@ -45,8 +45,9 @@ def test_forward_stores_nothing(x: torch.Tensor) -> None:
 
 
 def test_printing_names_what_differs_from_the_default() -> None:
-    assert repr(BPA()) == "BPA(reg=0.1, n_iter=5)"
-    assert repr(BPA(0.05, solver="symmetric", scale=None)) == "BPA(reg=0.05, solver='symmetric', scale=None)"
+    assert repr(BPA()) == "BPA(reg=0.1, solver=Sweeps(n=5))"
+    shown = repr(BPA(0.05, Converged(1e-4), scale=None))
+    assert shown == "BPA(reg=0.05, solver=Converged(tol=0.0001, max_iter=300), scale=None)"
     assert "cost=my_cost" in repr(BPA(cost=my_cost))
 
 
@@ -87,7 +88,7 @@ def test_attention_keeps_padding_out(x: torch.Tensor) -> None:
 
 
 def test_autocast_changes_nothing(x: torch.Tensor) -> None:
-    for options in ({}, {"solver": "symmetric"}, {"cost": "sqeuclidean"}):
+    for options in ({}, {"solver": Converged()}, {"cost": "sqeuclidean"}):
         plain = balanced_affinities(x, **options)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert torch.equal(balanced_affinities(x, **options), plain)
@@ -97,7 +98,7 @@ def test_autocast_changes_nothing(x: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"reg": 0.003}, {"cost": "sqeuclidean"}, {"solver": "symmetric"}], ids=str
+    "options", [{}, {"reg": 0.003}, {"cost": "sqeuclidean"}, {"solver": Converged()}], ids=str
 )
 def test_vmap_equals_batch(x: torch.Tensor, options: dict) -> None:
     expected = balanced_affinities(x, **options)
@@ -107,7 +108,7 @@ def test_vmap_equals_batch(x: torch.Tensor, options: dict) -> None:
     torch.testing.assert_close(other_dim, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"solver": "symmetric", "tol": 1e-9}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"solver": Converged(1e-9)}], ids=str)
 def test_functional_derivatives_agree_with_autograd(generator: torch.Generator, options: dict) -> None:
     x = torch.randn(5, 3, generator=generator, dtype=torch.float64)
 
@@ -145,7 +146,7 @@ def test_exports_with_any_number_of_items(generator: torch.Generator) -> None:
 
 def test_balance_answers_in_the_type_it_was_asked_in(x: torch.Tensor) -> None:
     cost = my_cost(x).half()
-    for solver in ("alternating", "symmetric"):
+    for solver in (Sweeps(5), Converged()):
         low, full = balance(cost, reg=1.0, solver=solver), balance(cost.float(), reg=1.0, solver=solver)
         assert low.plan.dtype == low.log_u.dtype == low.log_v.dtype == torch.float16
         assert torch.equal(low.plan, full.plan.half())
@@ -154,13 +155,13 @@ def test_balance_answers_in_the_type_it_was_asked_in(x: torch.Tensor) -> None:
 def test_any_kernel_can_be_mapped_over(generator: torch.Generator) -> None:
     kernels = torch.randn(3, 4, 6, generator=generator)
     row = torch.full((4,), 1.5).log()
-    mapped = torch.func.vmap(lambda kernel: sinkhorn(kernel, row, n_iter=3).plan)(kernels)
-    torch.testing.assert_close(mapped, sinkhorn(kernels, row, n_iter=3).plan, rtol=0, atol=1e-6)
+    mapped = torch.func.vmap(lambda kernel: sinkhorn(kernel, row, solver=Sweeps(3)).plan)(kernels)
+    torch.testing.assert_close(mapped, sinkhorn(kernels, row, solver=Sweeps(3)).plan, rtol=0, atol=1e-6)
 
 
 def test_a_chosen_reg_says_when_its_plan_did_not_converge(x: torch.Tensor) -> None:
     with pytest.warns(ConvergenceWarning, match="4 of 4 sets"):
-        balanced_affinities(x, reg="auto", solver="symmetric", max_iter=2)
+        balanced_affinities(x, reg="auto", solver=Converged(max_iter=2))
 
 
 def test_works_on_views_and_under_no_grad(x: torch.Tensor) -> None:
@@ -173,4 +174,4 @@ def test_works_on_views_and_under_no_grad(x: torch.Tensor) -> None:
     with torch.inference_mode():
         torch.testing.assert_close(balanced_affinities(x), expected)
     assert balanced_affinities(torch.zeros(0, 5, 3)).shape == (0, 5, 5)
-    assert balanced_affinities(torch.zeros(2, 0, 5, 3), solver="symmetric").shape == (2, 0, 5, 5)
+    assert balanced_affinities(torch.zeros(2, 0, 5, 3), solver=Converged()).shape == (2, 0, 5, 5)

@@ -65,9 +65,9 @@ def test_every_name_makes_a_transform_that_its_reg_moves(x: Tensor, name: str) -
 
 def test_a_built_transform_is_the_one_that_was_named(x: Tensor) -> None:
     bpa = NamedTransform("bpa", reg=0.2, solver=Sweeps(7)).build()
-    torch.testing.assert_close(bpa(x), BPA(reg=0.2, n_iter=7)(x))
+    torch.testing.assert_close(bpa(x), BPA(reg=0.2, solver=Sweeps(7))(x))
     converged = NamedTransform("bpa", reg=0.2, solver=Converged(), unscaled=True, diagonal=0.0).build()
-    torch.testing.assert_close(converged(x), BPA(reg=0.2, solver="symmetric", scale=None, diagonal=0.0)(x))
+    torch.testing.assert_close(converged(x), BPA(reg=0.2, solver=Converged(), scale=None, diagonal=0.0)(x))
     attention = NamedTransform("bpa-attn", reg="auto").build()
     torch.testing.assert_close(attention(x), BPAAttention(reg="auto")(x))
     softmax = NamedTransform("softmax", reg=0.2, self_included=True).build()

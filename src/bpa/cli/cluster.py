@@ -80,5 +80,5 @@ def cluster(
         found = field.clusters(task, records[0])
         for target in targets[::-1]:
             files["clusters"] = write_clusters(target, found)
-    chosen = told_choice([way.transform.reg for way in ways], given.features) if share == 1 else {}
+    chosen = told_choice([way.fields().get("reg") for way in ways], given.features) if share == 1 else {}
     emit(json=keeping.json, tables=tables_of(records), records=records, files=files, **chosen)

@@ -13,8 +13,11 @@ from importlib import resources
 
 import numpy as np
 
-from bpa.errors import FileError, MissingExtraError
+from bpa._extras import needs
+from bpa.errors import FileError
 from bpa.records import FeatureSet
+
+__all__ = ["CATALOG", "CatalogEntry", "digits", "embedded_sketches"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,11 @@ class CatalogEntry:
     """One data set: name, what it is, origin, licence, the credit it asks for, and its checksum.
 
     ``sha256`` is of the embedded file, and empty for a set that another package carries.
+
+    Examples
+    --------
+    >>> CATALOG["sketches"].licence, CATALOG["sketches"].attribution
+    ('CC BY 4.0', 'The Quick, Draw! Dataset, Google')
     """
 
     name: str
@@ -97,13 +105,14 @@ def digits() -> FeatureSet:
     -------
     FeatureSet
         1,797 items of 10 classes: features (1797, 64) in 0 … 16, images (1797, 8, 8) with bright ink.
+
+    Examples
+    --------
+    >>> digits().features.shape, digits().name_of(7)
+    ((1797, 64), '7')
     """
-    try:
+    with needs("sklearn", "sklearn", feature="bpa.data.digits"):
         from sklearn.datasets import load_digits
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != "sklearn":
-            raise
-        raise MissingExtraError("bpa.data.digits", "sklearn") from None
     raw = load_digits()
     features = np.ascontiguousarray(raw.data, dtype=np.float32)
     return FeatureSet(

@@ -21,17 +21,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bpa._checks import check_choice, check_count, check_positive
+from bpa._words import explains
 from bpa.errors import ArgumentError
 from bpa.records import Episode, FeatureSet
 
+__all__ = ["PROTOCOLS", "Protocol", "TaskList", "class_rows", "draw_tasks", "ptmap_indices"]
+
 Protocol = Literal["ptmap", "balanced", "dirichlet"]
-PROTOCOLS: tuple[Protocol, ...] = ("ptmap", "balanced", "dirichlet")
+PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +54,15 @@ class TaskList:
         The label, in the feature set, of each class of a task.
     n_way, n_shot : int
         Size of a task.
+
+    Examples
+    --------
+    >>> toy = FeatureSet(np.eye(12, dtype=np.float32), labels=np.repeat([4, 7, 9], 4))
+    >>> tasks = draw_tasks(toy, n_way=2, n_shot=1, n_query=3, n_tasks=5)
+    >>> len(tasks), tasks.n_query, tasks.rows.shape
+    (5, 6, (5, 8))
+    >>> tasks.episode(torch.from_numpy(toy.features), slice(0, 2)).query.shape
+    torch.Size([2, 6, 12])
     """
 
     rows: np.ndarray
@@ -82,6 +95,10 @@ class TaskList:
         )
 
 
+@explains(
+    n_ways="n_way", n_shots="n_shot", n_queries="n_query", n_runs="n_tasks", n_episodes="n_tasks",
+    alpha="concentration",
+)  # fmt: skip
 def draw_tasks(
     features: FeatureSet,
     *,
@@ -107,7 +124,8 @@ def draw_tasks(
     n_tasks : int
         Number of tasks.
     protocol : {"ptmap", "balanced", "dirichlet"}
-        See the module.
+        The published 10,000-task list, index for index; tasks from all rows of a class, each with a random stream of
+        its own; or the same with unbalanced query counts.
     seed : int
         Seed of the list (``ptmap``), or of every task together with its number.
     concentration : float
@@ -124,19 +142,20 @@ def draw_tasks(
     ArgumentError
         When labels are missing, when there are fewer classes than ``n_way``, or when a class has too few
         rows; the message names the class.
+
+    Examples
+    --------
+    >>> toy = FeatureSet(np.eye(12, dtype=np.float32), labels=np.repeat([4, 7, 9], 4))
+    >>> many = draw_tasks(toy, n_way=2, n_query=3, n_tasks=10, protocol="balanced")
+    >>> again = draw_tasks(toy, n_way=2, n_query=3, n_tasks=1, protocol="balanced", first=7)
+    >>> bool((many.rows[7] == again.rows[0]).all())  # a task is the same whatever it is drawn with
+    True
     """
-    for name, value, least in (
-        ("n_way", n_way, 1), ("n_shot", n_shot, 1), ("n_query", n_query, 1), ("n_tasks", n_tasks, 1),
-        ("first", first, 0),
-    ):  # fmt: skip
-        if not isinstance(value, int) or value < least:
-            raise ArgumentError(
-                f"The {name!r} of draw_tasks must be a whole number ≥ {least}. Got {value!r}."
-            )
-    if protocol not in PROTOCOLS:
-        raise ArgumentError(
-            f"The 'protocol' of draw_tasks must be one of {', '.join(PROTOCOLS)}. Got {protocol!r}."
-        )
+    for name, value in (("n_way", n_way), ("n_shot", n_shot), ("n_query", n_query), ("n_tasks", n_tasks)):
+        check_count(value, argument=name, function="draw_tasks")
+    check_count(first, argument="first", function="draw_tasks", minimum=0)
+    check_choice(protocol, PROTOCOLS, argument="protocol", function="draw_tasks")
+    check_positive(concentration, argument="concentration", function="draw_tasks")
     labels, members = class_rows(features)
     if len(members) < n_way:
         raise ArgumentError(f"{n_way}-way tasks need {n_way} classes. {_name(features)} has {len(members)}.")
@@ -148,7 +167,7 @@ def draw_tasks(
             f"{features.name_of(int(labels[smallest]))!r} of {_name(features)} has {len(members[smallest])}."
         )
     if protocol == "ptmap":
-        return _ptmap(labels, members, n_way, n_shot, n_query, n_tasks, seed, first)
+        return _ptmap(labels, members, range(first, first + n_tasks), n_way, n_shot, n_query, seed)
     tasks = []
     for task in range(first, first + n_tasks):
         rng = np.random.default_rng([seed, task])
@@ -160,8 +179,7 @@ def draw_tasks(
                 where = int(np.argmin(room))
                 raise ArgumentError(
                     f"{n_way * n_query} unbalanced queries do not fit: class "
-                    f"{features.name_of(int(labels[chosen[where]]))!r} of {_name(features)} has "
-                    f"{room[where]} rows "
+                    f"{features.name_of(int(labels[chosen[where]]))!r} of {_name(features)} has {room[where]} rows "
                     f"left beside its support. Ask for fewer queries."
                 )
         else:
@@ -173,7 +191,14 @@ def draw_tasks(
 
 
 def class_rows(features: FeatureSet) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Labels in order of first appearance, and the rows of each, in the order of the file; O(n log n)."""
+    """Labels in order of first appearance, and the rows of each, in the order of the file; O(n log n).
+
+    Examples
+    --------
+    >>> labels, rows = class_rows(FeatureSet(np.eye(3, dtype=np.float32), labels=np.array([9, 4, 9])))
+    >>> labels.tolist(), [list(map(int, members)) for members in rows]
+    ([9, 4], [[0, 2], [1]])
+    """
     if features.labels is None:
         raise ArgumentError(f"Few-shot tasks need labels, and {_name(features)} has none. Pass labels=...")
     unique, first, inverse, counts = np.unique(
@@ -187,18 +212,17 @@ def class_rows(features: FeatureSet) -> tuple[np.ndarray, list[np.ndarray]]:
 def _ptmap(
     labels: np.ndarray,
     members: list[np.ndarray],
+    tasks: range,
     n_way: int,
     n_shot: int,
     n_query: int,
-    n_tasks: int,
     seed: int,
-    first: int,
 ) -> TaskList:
     size = min(len(rows) for rows in members)
     classes, order = ptmap_indices(
-        len(members), size, n_way=n_way, n_rows=n_shot + n_query, n_tasks=first + n_tasks, seed=seed
+        len(members), size, n_way=n_way, n_rows=n_shot + n_query, n_tasks=tasks.stop, seed=seed
     )
-    classes, order = classes[first:], order[first:]
+    classes, order = classes[tasks.start :], order[tasks.start :]
     table = np.stack([rows[:size] for rows in members])  # (C, m)
     rows = table[classes[:, :, None], order]  # (T, k, s + q)
     rows = rows.transpose(0, 2, 1).reshape(len(rows), -1)  # shot by shot
@@ -215,6 +239,12 @@ def ptmap_indices(
 
     The stream of ``numpy.random.RandomState`` is frozen by numpy, so the list is the same everywhere and
     always.
+
+    Examples
+    --------
+    >>> classes, rows = ptmap_indices(20, 600, n_way=5, n_rows=16, n_tasks=2)
+    >>> classes[0].tolist(), rows.shape
+    ([18, 1, 19, 8, 10], (2, 5, 16))
     """
     stream = np.random.RandomState(seed)
     classes = np.empty((n_tasks, n_way), dtype=np.int64)
@@ -237,8 +267,6 @@ def _dirichlet_counts(
     A draw that asks a class for more rows than it has is drawn again, so with small classes the
     distribution is the Dirichlet one cut off there. None when a thousand draws do not fit.
     """
-    if not concentration > 0:
-        raise ArgumentError(f"The 'concentration' of draw_tasks must be positive. Got {concentration!r}.")
     for _ in range(1000):
         share = rng.dirichlet(np.full(len(room), concentration)) * total
         counts = np.floor(share).astype(np.int64)

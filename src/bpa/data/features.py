@@ -1,40 +1,35 @@
 """Feature files in, `FeatureSet` out, and back.
 
-- ``.npz``: ``features`` (n, d); optional ``labels``, ``cameras``, ``images``, ``is_query``, ``splits`` (a
-row each),
-  ``class_names``, ``class_split`` (a class each). Without ``features``: the only (n, d) array, or the
-  flattened images.
+- ``.npz``: ``features`` (n, d); optional ``labels``, ``cameras``, ``images``, ``is_query``, ``splits`` (a row each),
+  ``class_names``, ``class_split`` (a class each). Without ``features``: the only (n, d) array, or the flattened images.
 - ``.npy``: (n, d), with the labels in a second file.
-- ``.parquet``, ``.pq``: a list column ``features``, or one numeric column a feature; the other fields as
-columns.
-- ``.safetensors``: tensors under the names of ``.npz``; ``class_names`` and ``splits`` as JSON in the
-metadata.
-- ``.plk``, ``.pkl``, ``.pickle``: the dictionaries of PT-MAP, PT-MAP-SF, Sill-Net and S2M2, class → list
-of vectors, or
+- ``.parquet``, ``.pq``: a list column ``features``, or one numeric column a feature; the other fields as columns.
+- ``.safetensors``: tensors under the names of ``.npz``; ``class_names`` and ``splits`` as JSON in the metadata.
+- ``.plk``, ``.pkl``, ``.pickle``: the dictionaries of PT-MAP, PT-MAP-SF, Sill-Net and S2M2, class → list of vectors, or
   one of ``features`` and ``labels``. Interpreted, never executed.
 
-Values arrive as float32, every one finite; labels as int64. The row order of the file is kept.
+Values arrive as float32, every one finite; labels as int64. The row order of the file is kept. One file a format lies
+in `bpa.data.formats`; here their fields become a record, checked once.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bpa.data._unpickle import as_array, read_pickle
-from bpa.errors import ArgumentError, FileError, MissingExtraError, NonFiniteError, UnsafeFileError
+from bpa.data.formats import READERS, WRITERS
+from bpa.data.formats._layout import MAX_BYTES, unreadable
+from bpa.data.formats.numpy_arrays import read_array
+from bpa.errors import FileError, NonFiniteError
 from bpa.records import FeatureSet
 
-MAX_BYTES = 32 * 2**30
-_FIELDS = ("labels", "class_names", "cameras", "images", "is_query", "splits", "class_split")
-_LABEL_SPELLINGS = ("labels", "label", "targets", "target", "y")
+__all__ = ["read_features", "replacing", "write_features"]
 
 _Path = str | os.PathLike[str]
 
@@ -64,15 +59,21 @@ def read_features(path: _Path, *, labels: _Path | None = None, key: str | None =
         When reading it would need code to run; nothing has been executed.
     NonFiniteError
         When a value is NaN or infinite; the message names the class.
+
+    Examples
+    --------
+    >>> np.savez("toy.npz", features=np.eye(4), labels=["cat", "cat", "dog", "dog"])
+    >>> toy = read_features("toy.npz")
+    >>> toy.features.dtype.name, toy.labels.tolist(), toy.class_names
+    ('float32', [0, 0, 1, 1], ('cat', 'dog'))
     """
     place = Path(path)
     if not place.is_file():
         raise FileError(f"The feature file {place} of read_features does not exist.")
-    reader = _READERS.get(place.suffix.lower())
+    reader = READERS.get(place.suffix.lower())
     if reader is None:
         raise FileError(
-            f"read_features knows files ending in {', '.join(_READERS)}. Got {place.name}. "
-            f"Rename it, or convert it."
+            f"read_features knows files ending in {', '.join(READERS)}. Got {place.name}. Rename it, or convert it."
         )
     size = place.stat().st_size
     if size > MAX_BYTES:
@@ -95,11 +96,22 @@ def write_features(path: _Path, features: FeatureSet) -> None:
         The suffix chooses the format. An existing file is replaced only once the new one is complete.
     features : FeatureSet
         What to write; row order and float32 values are kept exactly.
+
+    Raises
+    ------
+    FileError
+        When the suffix is none that can be written.
+
+    Examples
+    --------
+    >>> write_features("toy.npz", FeatureSet(np.eye(3, dtype=np.float32), labels=np.array([0, 1, 1])))
+    >>> read_features("toy.npz").labels.tolist()
+    [0, 1, 1]
     """
     place = Path(path)
-    writer = _WRITERS.get(place.suffix.lower())
+    writer = WRITERS.get(place.suffix.lower())
     if writer is None:
-        raise FileError(f"write_features writes {', '.join(_WRITERS)}. Got {place.name}.")
+        raise FileError(f"write_features writes {', '.join(WRITERS)}. Got {place.name}.")
     arrays = {"features": np.ascontiguousarray(features.features)}
     for name in ("labels", "cameras", "images", "is_query"):
         value = getattr(features, name)
@@ -110,12 +122,8 @@ def write_features(path: _Path, features: FeatureSet) -> None:
         texts["class_names"] = list(features.class_names)
     if features.splits is not None:
         texts["splits"] = [str(split) for split in features.splits]
-    partial = place.with_name(f".{place.name}.partial{place.suffix}")
-    try:
+    with replacing(place) as partial:
         writer(partial, arrays, texts)
-        partial.replace(place)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------------- from fields to a record
@@ -142,8 +150,7 @@ def _assemble(fields: Mapping[str, Any], place: Path) -> FeatureSet:
             name = class_names[label] if class_names and 0 <= label < len(class_names) else str(label)
             owner = f" (class {name!r})"
         raise NonFiniteError(
-            f"The features of {place} must be finite in float32. {int(bad.sum()):,} of {n:,} "
-            f"rows hold NaN or Inf, "
+            f"The features of {place} must be finite in float32. {int(bad.sum()):,} of {n:,} rows hold NaN or Inf, "
             f"the first is row {row}{owner}."
         )
     cameras, is_query, images = fields.get("cameras"), fields.get("is_query"), fields.get("images")
@@ -216,354 +223,27 @@ def _sha256(place: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _pick(names: Sequence[str], key: str | None, place: Path, two_dimensional: Sequence[str]) -> str:
-    """The name of the features among ``names``: the one asked for, ``features``, or the only candidate."""
-    wanted = key or ("features" if "features" in names else None)
-    if wanted is None and len(two_dimensional) == 1:
-        wanted = two_dimensional[0]
-    if wanted is None or wanted not in names:
-        asked = f"no {key!r}" if key else "no 'features' and not exactly one (n, d) array"
-        raise FileError(
-            f"{place} has {asked}; it holds {', '.join(names) or 'nothing'}. Name the features by key=."
-        )
-    return wanted
-
-
-def _label_name(names: Sequence[str], asked: str | None) -> str | None:
-    if asked is not None:
-        return asked if asked in names else None
-    return next((name for name in _LABEL_SPELLINGS if name in names), None)
-
-
-# ---------------------------------------------------------------------- one reader a format
-
-
-def _read_npz(place: Path, key: str | None, label_key: str | None) -> dict[str, Any]:
+@contextmanager
+def replacing(place: Path) -> Iterator[Path]:
+    """Give a file beside ``place`` to write, and put it there once it is complete; a failure leaves the old one."""
+    partial = place.with_name(f".{place.name}.partial{place.suffix}")
     try:
-        with zipfile.ZipFile(place) as archive:
-            unpacked = sum(entry.file_size for entry in archive.infolist())
-        if unpacked > MAX_BYTES:
-            raise UnsafeFileError(
-                f"{place} was refused: it unpacks to {unpacked:,} bytes, over {MAX_BYTES:,}."
-            )
-        with np.load(place, allow_pickle=False) as archive:
-            names = list(archive.files)
-            label_name = _label_name(names, label_key)
-            skipped = {*_FIELDS, label_name}
-            matrices = []
-            for name in names:
-                if key is None and "features" not in names and name not in skipped:
-                    value = archive[name]
-                    if value.ndim == 2 and value.dtype.kind in "fiu":
-                        matrices.append(name)
-            fields = {name: archive[name] for name in _FIELDS if name in names and name != "labels"}
-            if key is None and "features" not in names and not matrices and "images" in names:
-                fields["features"] = _pixels(fields["images"])
-            else:
-                fields["features"] = archive[_pick(names, key, place, matrices)]
-            if label_name is not None:
-                fields["labels"] = archive[label_name]
-    except FileError:
-        raise
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
-        raise _unreadable(place, error) from None
-    return fields
-
-
-def _pixels(images: np.ndarray) -> np.ndarray:
-    return images.reshape(len(images), -1).astype(np.float32) / np.float32(255.0)
-
-
-def _read_npy(place: Path, key: str | None, label_key: str | None) -> dict[str, Any]:  # noqa: ARG001 - one signature
-    if key is not None:
-        raise ArgumentError(
-            f"{place.name} holds one array without a name, so key={key!r} cannot be looked up in it."
-        )
-    return {"features": _load_npy(place)}
-
-
-def _load_npy(place: Path) -> np.ndarray:
-    try:
-        return np.asarray(np.load(place, allow_pickle=False))
-    except (ValueError, OSError, EOFError) as error:
-        raise _unreadable(place, error) from None
-
-
-def _read_parquet(place: Path, key: str | None, label_key: str | None) -> dict[str, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith("pyarrow"):
-            raise MissingExtraError("Reading a parquet file", "app") from None
-        raise
-    try:
-        file = pyarrow.parquet.ParquetFile(place)
-        unpacked = sum(
-            file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)
-        )
-        if unpacked > MAX_BYTES:
-            raise UnsafeFileError(
-                f"{place} was refused: it unpacks to {unpacked:,} bytes, over {MAX_BYTES:,}."
-            )
-        table = file.read()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise _unreadable(place, error) from None
-    names = list(table.column_names)
-    label_name = _label_name(names, label_key)
-    fields: dict[str, Any] = {
-        name: np.asarray(table[name].to_pylist())
-        for name in ("cameras", "is_query", "splits")
-        if name in names
-    }
-    if label_name is not None:
-        fields["labels"] = np.asarray(table[label_name].to_pylist())
-    metadata = {
-        k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items() if k == b"class_names"
-    }
-    if "class_names" in metadata:
-        fields["class_names"] = _json_texts(metadata["class_names"], place)
-
-    def is_list(name: str) -> bool:
-        kind = table.schema.field(name).type
-        return bool(pyarrow.types.is_list(kind) or pyarrow.types.is_fixed_size_list(kind))
-
-    lists = [name for name in names if is_list(name)]
-    if key is not None or "features" in names or lists:
-        column = table[_pick(names, key, place, lists)].combine_chunks()
-        width, rest = divmod(len(column.flatten()), max(len(column), 1))
-        lengths = pyarrow.compute.list_value_length(column).to_numpy(zero_copy_only=False)
-        if rest or column.null_count or not (lengths == width).all():
-            raise FileError(
-                f"The vectors of {place} differ in width, from {lengths.min()} to "
-                f"{lengths.max()}, or are missing."
-            )
-        fields["features"] = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), width)
-        return fields
-    wide = [name for name in names if name not in {label_name, "cameras", "is_query", "splits"}]
-    texts = [name for name in wide if table[name].to_numpy().dtype.kind not in "fiub"]
-    if texts or not wide:
-        raise FileError(
-            f"{place} has no list column of features and its column {', '.join(texts)} is not numeric."
-        )
-    fields["features"] = np.stack([table[name].to_numpy() for name in wide], axis=1)
-    return fields
-
-
-def _read_safetensors(place: Path, key: str | None, label_key: str | None) -> dict[str, Any]:
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ModuleNotFoundError as error:
-        if error.name == "safetensors":
-            raise MissingExtraError("Reading a safetensors file", "app") from None
-        raise
-    try:
-        with safe_open(place, framework="pt") as file:
-            names = list(file.keys())
-            matrices = [
-                name for name in names if name not in _FIELDS and len(file.get_slice(name).get_shape()) == 2
-            ]
-            label_name = _label_name(names, label_key)
-            fields: dict[str, Any] = {
-                name: file.get_tensor(name).numpy()
-                for name in ("cameras", "images", "is_query")
-                if name in names
-            }
-            fields["features"] = file.get_tensor(_pick(names, key, place, matrices)).float().numpy()
-            if label_name is not None:
-                fields["labels"] = file.get_tensor(label_name).numpy()
-            for name, text in (file.metadata() or {}).items():
-                if name in ("class_names", "splits"):
-                    fields[name] = _json_texts(text, place)
-    except (SafetensorError, OSError) as error:
-        raise _unreadable(place, error) from None
-    return fields
-
-
-def _json_texts(text: str, place: Path) -> list[str]:
-    try:
-        values = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise _unreadable(place, error) from None
-    if not isinstance(values, list):
-        raise FileError(f"The names in {place} must be a list of texts. Got {type(values).__name__}.")
-    return [str(value) for value in values]
-
-
-def _read_pickle_file(place: Path, key: str | None, label_key: str | None) -> dict[str, Any]:
-    data = place.read_bytes()
-    value = read_pickle(data, source=str(place))
-    if not isinstance(value, dict) or not value:
-        raise FileError(
-            f"{place} must hold a dictionary, class → list of vectors, or one of 'features' and 'labels'. "
-            f"Got {_describe(value)}."
-        )
-    name = key or "features"
-    if name in value:
-        features = as_array(value[name])
-        if features is None:
-            raise FileError(f"The {name!r} of {place} must be an array. Got {_describe(value[name])}.")
-        found = _label_name([str(entry) for entry in value], label_key)
-        labels = None if found is None else value[found]
-        listed = as_array(labels) if labels is not None else None
-        return {"features": features, "labels": listed if listed is not None else labels}
-    if key is not None:
-        raise FileError(
-            f"{place} has no {key!r}; it holds {', '.join(str(entry) for entry in list(value)[:8])}."
-        )
-    return _by_class(value, place, len(data))
-
-
-def _by_class(groups: Mapping[Any, Any], place: Path, size: int) -> dict[str, Any]:
-    """Class → list of vectors, flattened in the file's order (the order PT-MAP's task list counts in)."""
-    blocks: list[np.ndarray] = []
-    counts: list[int] = []
-    width: int | None = None
-    total = 0
-    for label, rows in groups.items():
-        whole = as_array(rows)
-        vectors = (
-            [whole] if whole is not None else [_vector(row) for row in rows] if isinstance(rows, list) else []
-        )
-        if not vectors:
-            raise FileError(f"Class {label!r} of {place} must hold a list of vectors. Got {_describe(rows)}.")
-        count = 0
-        for vector in vectors:
-            if vector is None or vector.ndim not in (1, 2) or vector.dtype.kind not in "fiu":
-                raise FileError(
-                    f"Class {label!r} of {place} must hold vectors of numbers. Got something else."
-                )
-            if width is None:
-                width = vector.shape[-1]
-            if vector.shape[-1] != width:
-                raise FileError(
-                    f"Class {label!r} of {place} holds a vector of width {vector.shape[-1]}, and "
-                    f"the first of the file "
-                    f"has width {width}."
-                )
-            count += 1 if vector.ndim == 1 else vector.shape[0]
-            total += vector.nbytes
-            if total > 9 * size:  # floats written as text-like opcodes still need a ninth of their bytes
-                raise UnsafeFileError(
-                    f"{place} was refused: its {size:,} bytes claim to hold more than {total:,} "
-                    f"bytes of vectors."
-                )
-        blocks.append(np.concatenate([np.atleast_2d(v) for v in vectors if v is not None]).astype(np.float32))
-        counts.append(count)
-    keys = list(groups)
-    if all(isinstance(entry, int) for entry in keys):
-        numbers, class_names = np.array(keys, dtype=np.int64), None
-    else:
-        numbers, class_names = np.arange(len(keys), dtype=np.int64), tuple(_text(entry) for entry in keys)
-    return {
-        "features": np.concatenate(blocks),
-        "labels": np.repeat(numbers, counts),
-        "class_names": class_names,
-    }
-
-
-def _vector(row: Any) -> np.ndarray | None:
-    array = as_array(row)
-    if array is not None:
-        return array
-    if isinstance(row, list | tuple) and row and all(isinstance(v, int | float | np.generic) for v in row):
-        return np.asarray([float(v) for v in row], dtype=np.float64)
-    return None
-
-
-def _text(value: Any) -> str:
-    return value.decode("latin1") if isinstance(value, bytes) else str(value)
-
-
-def _describe(value: Any) -> str:
-    return f"a {type(value).__name__.strip('_').lower()}"
+        yield partial
+        partial.replace(place)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _read_labels(place: Path) -> np.ndarray:
     if place.suffix.lower() == ".npy":
-        return _load_npy(place)
+        return read_array(place)
     if place.suffix.lower() not in (".txt", ".csv", ".tsv"):
         raise FileError(f"Labels are read from .npy, or from .txt/.csv with one a line. Got {place.name}.")
     try:
         lines = [line.strip() for line in place.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (UnicodeDecodeError, OSError) as error:
-        raise _unreadable(place, error) from None
+        raise unreadable(place, error) from None
     try:
         return np.array([int(line) for line in lines], dtype=np.int64)
     except ValueError:
         return np.array(lines)
-
-
-def _unreadable(place: Path, error: Exception) -> FileError:
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    if "allow_pickle" in text or "Object arrays" in text:
-        return UnsafeFileError(
-            f"{place} was refused: it holds pickled objects, and reading those would run what "
-            f"they say. Save plain "
-            f"arrays of numbers and text."
-        )
-    return FileError(f"{place} cannot be read; it is truncated or not what its name says ({text}).")
-
-
-_READERS: dict[str, Callable[[Path, str | None, str | None], dict[str, Any]]] = {
-    ".npz": _read_npz,
-    ".npy": _read_npy,
-    ".parquet": _read_parquet,
-    ".pq": _read_parquet,
-    ".safetensors": _read_safetensors,
-    ".plk": _read_pickle_file,
-    ".pkl": _read_pickle_file,
-    ".pickle": _read_pickle_file,
-}
-
-
-# ---------------------------------------------------------------------- one writer a format
-
-
-def _write_npz(place: Path, arrays: Mapping[str, np.ndarray], texts: Mapping[str, list[str]]) -> None:
-    with place.open("wb") as file:
-        fields: dict[str, Any] = {**arrays, **{name: np.array(values) for name, values in texts.items()}}
-        np.savez(file, **fields)
-
-
-def _write_parquet(place: Path, arrays: Mapping[str, np.ndarray], texts: Mapping[str, list[str]]) -> None:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith("pyarrow"):
-            raise MissingExtraError("Writing a parquet file", "app") from None
-        raise
-    if "images" in arrays:
-        raise ArgumentError(
-            "write_features keeps images in .npz or .safetensors only. Got a parquet file name."
-        )
-    features = arrays["features"]
-    columns: dict[str, Any] = {
-        "features": pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.ravel()), features.shape[1])
-    }
-    columns.update({name: pyarrow.array(value) for name, value in arrays.items() if name != "features"})
-    if "splits" in texts:
-        columns["splits"] = pyarrow.array(texts["splits"])
-    table = pyarrow.table(columns)
-    if "class_names" in texts:
-        table = table.replace_schema_metadata({"class_names": json.dumps(texts["class_names"])})
-    pyarrow.parquet.write_table(table, place)
-
-
-def _write_safetensors(place: Path, arrays: Mapping[str, np.ndarray], texts: Mapping[str, list[str]]) -> None:
-    try:
-        from safetensors.numpy import save_file
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith("safetensors"):
-            raise MissingExtraError("Writing a safetensors file", "app") from None
-        raise
-    save_file(dict(arrays), place, metadata={name: json.dumps(values) for name, values in texts.items()})
-
-
-_WRITERS: dict[str, Callable[[Path, Mapping[str, np.ndarray], Mapping[str, list[str]]], None]] = {
-    ".npz": _write_npz,
-    ".parquet": _write_parquet,
-    ".pq": _write_parquet,
-    ".safetensors": _write_safetensors,
-}

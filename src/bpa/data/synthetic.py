@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bpa.errors import ArgumentError
+from bpa._checks import check_count, check_interval
 from bpa.records import FeatureSet
 
 __all__ = ["sphere_clusters"]
@@ -22,8 +22,7 @@ def sphere_clusters(
 ) -> FeatureSet:
     r"""Gaussian clusters around random centres, all on the unit sphere.
 
-    .. math:: x = \frac{c + \sigma g}{\|c + \sigma g\|}, \qquad g \sim N(0, I_d), \quad c \text{ uniform on
-    the sphere}
+    .. math:: x = \frac{c + \sigma g}{\|c + \sigma g\|}, \qquad g \sim N(0, I_d), \quad c \text{ uniform on the sphere}
 
     Parameters
     ----------
@@ -49,20 +48,10 @@ def sphere_clusters(
     >>> points.features.shape, points.labels.tolist()
     ((8, 3), [0, 0, 0, 0, 1, 1, 1, 1])
     """
-    for name, value, least in (
-        ("dim", dim, 2),
-        ("n_clusters", n_clusters, 1),
-        ("n_per_cluster", n_per_cluster, 1),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise ArgumentError(
-                f"The {name!r} parameter of sphere_clusters must be a whole number of at least {least}. "
-                f"Got {value!r}."
-            )
-    if not (np.isfinite(noise) and noise >= 0):
-        raise ArgumentError(
-            f"The 'noise' parameter of sphere_clusters must be a finite number of at least 0. Got {noise!r}."
-        )
+    check_count(dim, argument="dim", function="sphere_clusters", minimum=2)
+    check_count(n_clusters, argument="n_clusters", function="sphere_clusters")
+    check_count(n_per_cluster, argument="n_per_cluster", function="sphere_clusters")
+    check_interval(noise, "[0, inf)", argument="noise", function="sphere_clusters")
     rng = np.random.default_rng(seed)
     centres = _unit(rng.standard_normal((n_clusters, dim)))
     labels = np.repeat(np.arange(n_clusters, dtype=np.int64), n_per_cluster)

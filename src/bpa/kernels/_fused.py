@@ -24,17 +24,21 @@ from torch import Tensor
 
 from bpa._checks import check_finite, is_tracing
 from bpa.cost import unit_rows
+from bpa.kernels._dense import cosine_bounds
+from bpa.kernels._recipe import Recipe, Request
+from bpa.records import Convergence
 from bpa.solvers import (
+    KernelFacts,
     ScaledPlan,
     Scalings,
-    SolverSettings,
+    Sweeps,
     alternate,
     alternating_adjoint,
     move_batch_first,
     refuse_second_derivative,
 )
 
-__all__ = ["fused_affinities", "is_fusible"]
+__all__ = ["Fused"]
 
 _PANEL = 256
 """Rows of one panel of a large set."""
@@ -50,46 +54,74 @@ _HUGE_PAGES_FROM = 1 << 23
 _MADV_HUGEPAGE = 14
 
 
-def is_fusible(x: Tensor, settings: SolverSettings) -> bool:
-    """Whether this module computes ``x`` (..., n, d) with these settings."""
-    return (
-        settings.n_iter is not None
-        and not torch.compiler.is_compiling()
-        and x.shape[-2] >= 2
-        and settings.keeps_plan_exact(x.dtype)
-    )
+class Fused:
+    """Cosine costs and alternating sweeps in one buffer: what the default call of the transform runs."""
 
+    name = "fused"
 
-def fused_affinities(
-    x: Tensor, reg: float, settings: SolverSettings, *, stretch: bool, diagonal: float
-) -> Tensor:
-    """Map x (..., n, d) to W (..., n, n)."""
-    needs_graph = is_tracing() or (x.requires_grad and torch.is_grad_enabled())
-    compute = _FusedAffinities.apply if needs_graph else _FusedAffinities.forward  # apply costs 0.1 ms a call
-    affinity: Tensor = compute(x, reg, cast(int, settings.n_iter), stretch, diagonal)[0]
-    return affinity
+    def why_not(self, request: Request) -> str | None:
+        """The first thing in the way, or None."""
+        recipe = request.recipe
+        if recipe.reg == "auto":
+            return "reg='auto' centres the set and finishes its rows another way"
+        if recipe.cost != "cosine":
+            return "it knows the cosine cost only"
+        if not isinstance(recipe.solver, Sweeps):
+            return "it runs a count of sweeps, not to a tolerance"
+        for option, given in (
+            ("a mask", request.mask is not None),
+            ("known labels", request.labels is not None),
+            ("symmetrize=True", recipe.symmetrize),
+            ("scale_grad=True", recipe.scale_grad),
+        ):
+            if given:
+                return f"it has no place for {option}"
+        if torch.compiler.is_compiling():
+            return "compilers trace the plain operations of the dense entry"
+        if request.x.shape[-2] < 2:
+            return "one item alone has no pair"
+        if not KernelFacts(cosine_bounds(recipe.reg)).keeps_plan_exact(request.x.dtype):
+            return f"at reg={recipe.reg:g} the kernel leaves the range of {request.x.dtype}"
+        return None
+
+    def affinities(self, request: Request) -> tuple[Tensor, Convergence | None]:
+        """W (..., n, n), and how balanced its plan is where that was asked for."""
+        x, recipe = request.x, request.recipe
+        needs_graph = is_tracing() or (x.requires_grad and torch.is_grad_enabled())
+        # apply costs 0.1 ms a call
+        compute = _FusedAffinities.apply if needs_graph else _FusedAffinities.forward
+        affinity, *_, error = compute(x, recipe, request.wants_convergence)
+        if error is None:
+            return affinity, None
+        n_iter = torch.full_like(error, _numbers(recipe)[1], dtype=torch.int64)
+        return affinity, Convergence(n_iter, error, recipe.solver.tolerance(x.dtype))
 
 
 class _FusedAffinities(torch.autograd.Function):
     @staticmethod
     def forward(
-        x: Tensor, reg: float, n_iter: int, stretch: bool, diagonal: float
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        check = partial(check_finite, x, argument="x", function="balanced_affinities")
+        x: Tensor, recipe: Recipe, wants_convergence: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+        check = partial(check_finite, x, argument="x", function=recipe.function)
+        reg, n_iter = _numbers(recipe)
         shape = x.shape
         sets = x.reshape(-1, *shape[-2:])
         count, n = sets.shape[:2]
         affinity = _on_huge_pages(sets.new_empty((count, n, n)))
         log_us, log_vs = sets.new_empty((count, n_iter, n)), sets.new_empty((count, n_iter, n))
         largest, inverse = sets.new_ones(count), sets.new_empty((count, n))
+        error = sets.new_empty(count) if wants_convergence else None
         for chunk in _chunks(count, n, sets.element_size()):
             out = affinity[chunk]
             inverse[chunk] = _write_kernel(sets[chunk], reg, out, check)
-            sweeps = alternate(_RowKernel(out), n_iter=n_iter)
+            kernel = _RowKernel(out)
+            sweeps = alternate(kernel, n_iter=n_iter)
             log_us[chunk], log_vs[chunk] = sweeps.log_u, sweeps.log_v
             u, v = sweeps.log_u[:, -1].exp(), sweeps.log_v[:, -1].exp()
-            largest[chunk] = _write_affinity(out, u, v, stretch)
-        affinity.diagonal(dim1=-2, dim2=-1).fill_(diagonal)
+            if error is not None:
+                error[chunk] = (u / kernel.match_rows(v[:, None])[:, 0] - 1).abs().amax(dim=-1)
+            largest[chunk] = _write_affinity(out, u, v, recipe.scale == "max")
+        affinity.diagonal(dim1=-2, dim2=-1).fill_(recipe.diagonal)
         lead = shape[:-2]
         return (
             affinity.view(*lead, n, n),
@@ -97,25 +129,25 @@ class _FusedAffinities(torch.autograd.Function):
             log_vs.view(*lead, n_iter, n),
             largest.view(lead),
             inverse.view(*lead, n),
+            None if error is None else error.view(lead),
         )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, reg, _, _, diagonal = inputs
-        affinity, *vectors = output
-        ctx.mark_non_differentiable(*vectors)
+        x, recipe, _ = inputs
+        affinity, *vectors, error = output
+        ctx.mark_non_differentiable(*vectors, *([] if error is None else [error]))
         ctx.save_for_backward(x, affinity, *vectors)
-        ctx.reg, ctx.diagonal = reg, diagonal
+        ctx.recipe = recipe
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, None, None, None, None]:
-        grad_x = _FusedBackward.apply(grad, *ctx.saved_tensors, ctx.reg, ctx.diagonal)
-        return grad_x, None, None, None, None
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, None, None]:
+        return _FusedBackward.apply(grad, *ctx.saved_tensors, ctx.recipe), None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
         outputs = _FusedAffinities.apply(*move_batch_first(inputs, in_dims, info.batch_size))
-        return outputs, (0,) * len(outputs)
+        return outputs, tuple(None if output is None else 0 for output in outputs)
 
 
 class _FusedBackward(torch.autograd.Function):
@@ -128,9 +160,9 @@ class _FusedBackward(torch.autograd.Function):
         log_vs: Tensor,
         largest: Tensor,
         inverse: Tensor,
-        reg: float,
-        diagonal: float,
+        recipe: Recipe,
     ) -> Tensor:
+        reg, diagonal = _numbers(recipe)[0], recipe.diagonal
         n, d = x.shape[-2:]
         sets, grad_x = x.reshape(-1, n, d), _on_huge_pages(x.new_empty(x.shape))
         out = grad_x.view(-1, n, d)
@@ -159,6 +191,11 @@ class _FusedBackward(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
         return _FusedBackward.apply(*move_batch_first(inputs, in_dims, info.batch_size)), 0
+
+
+def _numbers(recipe: Recipe) -> tuple[float, int]:
+    """The weight and the count of sweeps of a recipe this entry has taken."""
+    return cast(float, recipe.reg), cast(Sweeps, recipe.solver).n
 
 
 class _RowKernel:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from bpa.errors import ArgumentError, MissingExtraError, NonFiniteError, ShapeError
+from bpa._checks import check_choice, check_shape
+from bpa._extras import needs
+from bpa.errors import ArgumentError, NonFiniteError, ShapeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,6 +55,12 @@ class ClusteringScores:
         Number of items.
     n_clusters, n_classes : int
         How many different labels were predicted, and how many are true.
+
+    Examples
+    --------
+    >>> scores = clustering_scores([0, 0, 1, 1], [5, 5, 3, 4], nmi_average="arithmetic")
+    >>> scores.acc, round(scores.nmi, 2), scores.n_clusters, scores.n_classes
+    (0.75, 0.8, 3, 2)
     """
 
     acc: float
@@ -76,6 +84,11 @@ def contingency_table(labels_true: Labels, labels_pred: Labels) -> NDArray[np.in
     -------
     ndarray of int64, shape (n_classes, n_clusters)
         Rows and columns in sorted order of the labels that occur.
+
+    Examples
+    --------
+    >>> contingency_table(["cat", "cat", "dog"], [1, 0, 0]).tolist()
+    [[1, 1], [1, 0]]
     """
     true, pred = _checked(labels_true, labels_pred, "contingency_table")
     return _table(true, pred)
@@ -156,13 +169,15 @@ def normalized_mutual_information(labels_true: Labels, labels_pred: Labels, *, a
     float
         Between 0 and 1. Two single-cluster labellings agree completely and score 1; one single cluster
         against several classes scores 0.
+
+    Examples
+    --------
+    >>> truth, found = [0, 0, 1, 1], [0, 1, 2, 3]
+    >>> [round(normalized_mutual_information(truth, found, average=a), 3) for a in ("geometric", "arithmetic")]
+    [0.707, 0.667]
     """
     true, pred = _checked(labels_true, labels_pred, "normalized_mutual_information")
-    if average not in ("geometric", "arithmetic"):
-        raise ArgumentError(
-            "The 'average' parameter of normalized_mutual_information must be 'geometric' or 'arithmetic'. "
-            f"Got {average!r}."
-        )
+    check_choice(average, get_args(NMIAverage), argument="average", function="normalized_mutual_information")
     scores = _sklearn_metrics()
     return float(scores.normalized_mutual_info_score(true, pred, average_method=average))
 
@@ -179,6 +194,11 @@ def adjusted_rand_index(labels_true: Labels, labels_pred: Labels) -> float:
     -------
     float
         At most 1; 0 in expectation for a random labelling, negative below chance.
+
+    Examples
+    --------
+    >>> adjusted_rand_index([0, 0, 1, 1], [1, 1, 0, 0]), adjusted_rand_index([0, 0, 1, 1], [0, 1, 0, 1])
+    (1.0, -0.5)
     """
     true, pred = _checked(labels_true, labels_pred, "adjusted_rand_index")
     return float(_sklearn_metrics().adjusted_rand_score(true, pred))
@@ -199,6 +219,11 @@ def clustering_scores(
     Returns
     -------
     ClusteringScores
+
+    Examples
+    --------
+    >>> clustering_scores([0, 0, 1, 1], [1, 1, 0, 0], nmi_average="geometric").ari
+    1.0
     """
     table = contingency_table(labels_true, labels_pred)
     return ClusteringScores(
@@ -220,23 +245,15 @@ def _table(true: NDArray[Any], pred: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _assign(table: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    try:
+    with needs("sklearn", "scipy", feature="bpa.metrics.clustering"):
         from scipy.optimize import linear_sum_assignment
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.split(".")[0] == "scipy":
-            raise MissingExtraError("bpa.metrics.clustering", "sklearn") from error
-        raise
     rows, columns = linear_sum_assignment(table, maximize=True)
     return rows, columns
 
 
 def _sklearn_metrics() -> Any:
-    try:
+    with needs("sklearn", "sklearn", "scipy", feature="bpa.metrics.clustering"):
         from sklearn import metrics
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.split(".")[0] in ("sklearn", "scipy"):
-            raise MissingExtraError("bpa.metrics.clustering", "sklearn") from error
-        raise
     return metrics
 
 
@@ -244,10 +261,7 @@ def _checked(labels_true: Labels, labels_pred: Labels, function: str) -> tuple[N
     arrays = []
     for name, labels in (("labels_true", labels_true), ("labels_pred", labels_pred)):
         array = np.asarray(labels)
-        if array.ndim != 1 or len(array) == 0:
-            raise ShapeError(
-                f"The {name!r} parameter of {function} must have shape (n,) with n ≥ 1. Got {array.shape}."
-            )
+        check_shape(array.shape, ("n",), argument=name, function=function)
         if array.dtype.kind == "f":
             if not np.isfinite(array).all():
                 raise NonFiniteError(
@@ -260,14 +274,13 @@ def _checked(labels_true: Labels, labels_pred: Labels, function: str) -> tuple[N
             array = array.astype(np.int64)
         elif array.dtype.kind not in "biuU":
             raise ArgumentError(
-                f"The {name!r} parameter of {function} must hold integers or strings. "
-                f"Got dtype {array.dtype}."
+                f"The {name!r} parameter of {function} must hold integers or strings. Got {array.dtype}."
             )
         arrays.append(array)
     true, pred = arrays
     if len(true) != len(pred):
         raise ShapeError(
-            f"The parameters of {function} must label the same items. Got {len(true)} true labels and "
-            f"{len(pred)} predicted ones."
+            f"The 'labels_true' and 'labels_pred' parameters of {function} must label the same items. Got {len(true)} "
+            f"true labels and {len(pred)} predicted ones."
         )
     return true, pred

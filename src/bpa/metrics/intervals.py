@@ -13,7 +13,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from bpa._checks import check_shape
 from bpa.errors import NonFiniteError, ShapeError
+
+__all__ = ["Interval", "mean_interval", "paired_difference", "student_t_quantile"]
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,12 @@ class Interval:
     """A mean, the half-width of its 95 % interval, and the number of values behind both.
 
     The half-width of a single value is infinite: one value says nothing of its own spread.
+
+    Examples
+    --------
+    >>> gain = Interval(mean=1.5, half_width=0.5, n=100)
+    >>> gain.low, gain.high, gain.excludes_zero
+    (1.0, 2.0, True)
     """
 
     mean: float
@@ -61,10 +70,9 @@ def mean_interval(values: Sequence[float] | np.ndarray) -> Interval:
     2.0
     """
     data = np.asarray(values, dtype=np.float64)
-    if data.ndim != 1 or data.size == 0:
-        raise ShapeError(f"The 'values' of mean_interval must have shape (n,) with n ≥ 1. Got {data.shape}.")
+    check_shape(data.shape, ("n",), argument="values", function="mean_interval")
     if not np.isfinite(data).all():
-        raise NonFiniteError("The 'values' of mean_interval must be finite. Got NaN or Inf among them.")
+        raise NonFiniteError("The 'values' parameter of mean_interval must be finite. Got NaN or Inf.")
     n = int(data.size)
     mean = float(data.mean())
     if n == 1:
@@ -83,12 +91,18 @@ def paired_difference(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.n
     Returns
     -------
     Interval
+
+    Examples
+    --------
+    >>> a, b = [0.9, 0.5, 0.7], [0.8, 0.4, 0.6]  # every task gains 0.1, though the tasks differ much more
+    >>> gain = paired_difference(a, b)
+    >>> round(gain.mean, 6), gain.excludes_zero, mean_interval(a).half_width > 100 * gain.half_width
+    (0.1, True, True)
     """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if first.shape != second.shape:
         raise ShapeError(
-            f"The two arguments of paired_difference must pair up, with one shape (n,). Got "
-            f"{first.shape} and "
+            f"The 'a' and 'b' parameters of paired_difference must pair up, with one shape (n,). Got {first.shape} and "
             f"{second.shape}."
         )
     return mean_interval(first - second)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bpa._checks import check_shape
 from bpa.errors import ArgumentError, DTypeError, ShapeError
 
 
@@ -31,6 +32,13 @@ class FeatureSet:
         Name of the split of each row.
     source, sha256 : str
         Where the rows were read from, and the checksum of that file.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> made = FeatureSet(np.eye(4, dtype=np.float32), np.array([0, 0, 1, 1]), class_names=("cat", "dog"))
+    >>> len(made), made.dim, made.name_of(1), len(made.select(np.array([0, 3])))
+    (4, 4, 'dog', 2)
     """
 
     features: np.ndarray
@@ -46,20 +54,23 @@ class FeatureSet:
     def __post_init__(self) -> None:
         """Check once that all fields speak of the same rows."""
         shape = np.shape(self.features)
-        if len(shape) != 2 or shape[0] < 1 or shape[1] < 1:
-            raise ShapeError(
-                f"The 'features' of FeatureSet must have shape (n, d) with n, d ≥ 1. Got {shape}."
-            )
+        check_shape(shape, ("n", "d"), argument="features", function="FeatureSet")
         if self.features.dtype != np.float32:
-            raise DTypeError(f"The 'features' of FeatureSet must be float32. Got {self.features.dtype}.")
+            raise DTypeError(
+                f"The 'features' parameter of FeatureSet must be float32. Got {self.features.dtype}. Call "
+                f".astype(numpy.float32) first."
+            )
         for name in ("labels", "cameras", "images", "is_query", "splits"):
             value = getattr(self, name)
             if value is not None and len(value) != shape[0]:
                 raise ShapeError(
-                    f"The {name!r} of FeatureSet must have one entry per row, {shape[0]}. Got {len(value)}."
+                    f"The {name!r} parameter of FeatureSet must have one entry per row, {shape[0]}. Got {len(value)}."
                 )
         if self.labels is not None and self.labels.dtype != np.int64:
-            raise DTypeError(f"The 'labels' of FeatureSet must be int64. Got {self.labels.dtype}.")
+            raise DTypeError(
+                f"The 'labels' parameter of FeatureSet must be int64. Got {self.labels.dtype}. Call "
+                f".astype(numpy.int64) first."
+            )
 
     def __len__(self) -> int:
         return int(self.features.shape[0])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from bpa._checks import check_shape
 from bpa.errors import ArgumentError, ShapeError
 from bpa.records.sets import FeatureSet
 
@@ -29,6 +30,14 @@ class Episode:
         The truth, where it is known.
     support_mask, query_mask : Tensor, shape (..., L) and (..., Q), bool, optional
         True at the rows that exist, for tasks padded to one size.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from bpa.hosts.fewshot import ProtoNet
+    >>> task = Episode(torch.eye(2), torch.tensor([0, 1]), torch.tensor([[0.9, 0.1]]), n_way=2)
+    >>> ProtoNet()(task).labels
+    tensor([0])
     """
 
     support: Tensor
@@ -59,6 +68,13 @@ class QueryGallery:
         The view each row was taken from.
     source : str
         Where the rows came from.
+
+    Examples
+    --------
+    >>> x, identity = np.eye(4, dtype=np.float32), np.array([7, 7, 9, 9])
+    >>> task = QueryGallery(x, query=np.array([0]), gallery=np.array([1, 2, 3]), ids=identity)
+    >>> task.self_index is None, len(task.gallery)
+    (True, 3)
     """
 
     features: np.ndarray
@@ -71,25 +87,20 @@ class QueryGallery:
     def __post_init__(self) -> None:
         """Check once that both sides speak of the same rows."""
         shape = np.shape(self.features)
-        if len(shape) != 2 or shape[1] < 1:
-            raise ShapeError(f"The 'features' of QueryGallery must have shape (n, d). Got {shape}.")
+        check_shape(shape, ("n", "d"), argument="features", function="QueryGallery")
         for name in ("ids", "cameras"):
             value = getattr(self, name)
-            if value is not None and np.shape(value) != (shape[0],):
-                raise ShapeError(
-                    f"The {name!r} of QueryGallery must have one entry per row, {shape[0]}. Got "
-                    f"{np.shape(value)}."
-                )
+            if value is not None:
+                check_shape(np.shape(value), shape[:1], argument=name, function="QueryGallery")
         for name in ("query", "gallery"):
             rows = getattr(self, name)
             if np.ndim(rows) != 1 or len(rows) == 0 or rows.min() < 0 or rows.max() >= shape[0]:
                 raise ShapeError(
-                    f"The {name!r} of QueryGallery must be a vector of at least one row number in "
-                    f"0..{shape[0] - 1}. "
-                    f"Got shape {np.shape(rows)}."
+                    f"The {name!r} parameter of QueryGallery must be a vector of at least one row number in "
+                    f"0..{shape[0] - 1}. Got shape {np.shape(rows)}."
                 )
             if len(np.unique(rows)) != len(rows):
-                raise ArgumentError(f"The {name!r} of QueryGallery must not repeat a row.")
+                raise ArgumentError(f"The {name!r} parameter of QueryGallery must not repeat a row.")
 
     @property
     def self_index(self) -> np.ndarray | None:

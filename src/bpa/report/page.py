@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-from bpa.errors import MissingExtraError
+from bpa._extras import needs
 from bpa.report.table import Table, as_sort_key, shown
+
+__all__ = ["Figure", "Page", "Section", "Strip", "render"]
 
 
 @dataclass(frozen=True)
@@ -75,13 +77,16 @@ def render(page: Page) -> str:
     -------
     str
         One HTML document with its style, script and pictures inside.
+
+    Examples
+    --------
+    >>> table = Table("Accuracy", ["method", "1-shot"], [["raw", 47.0]])
+    >>> html = render(Page("A small report", sections=[Section("one", "Results", tables=[table])]))
+    >>> html.lstrip()[:15].lower(), "47.00" in html, "http://" in html
+    ('<!doctype html>', True, False)
     """
-    try:
+    with needs("app", "jinja2", "markupsafe", feature="the HTML report"):
         from jinja2 import Environment, StrictUndefined
-    except ModuleNotFoundError as error:
-        if error.name != "jinja2":
-            raise
-        raise MissingExtraError("the HTML report", "app") from None
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

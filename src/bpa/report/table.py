@@ -11,6 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 from bpa.errors import ShapeError
 from bpa.records import plain
 
+__all__ = ["HasInterval", "Table", "as_sort_key", "shown"]
+
 
 @runtime_checkable
 class HasInterval(Protocol):
@@ -34,8 +36,7 @@ class Table:
     columns : sequence of str
         Names of the columns.
     rows : sequence of sequence
-        Cells: text, numbers, None (shown as "–"), or anything with ``mean`` and ``half_width`` (shown as "m
-        ± h").
+        Cells: text, numbers, None (shown as "–"), or anything with ``mean`` and ``half_width`` (shown as "m ± h").
     notes : sequence of str
         Lines below the table: what was measured on what, and how.
 
@@ -58,16 +59,15 @@ class Table:
         for number, row in enumerate(self.rows):
             if len(row) != len(self.columns):
                 raise ShapeError(
-                    f"the 'rows' of Table {self.title!r} must have {len(self.columns)} cells each. "
-                    f"Row {number} has {len(row)}."
+                    f"The 'rows' parameter of Table must have {len(self.columns)} cells in each row. Row {number} of "
+                    f"{self.title!r} has {len(row)}."
                 )
 
     def text(self) -> str:
         """Return the table for a terminal: columns aligned, numbers to the right."""
         cells = [[shown(cell) for cell in row] for row in self.rows]
-        widths = [
-            max([len(name), *(len(row[k]) for row in cells)]) for k, name in enumerate(map(str, self.columns))
-        ]
+        head = [str(name) for name in self.columns]
+        widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
         right = self.number_columns()
 
         def line(items: Sequence[str]) -> str:
@@ -76,7 +76,6 @@ class Table:
             )
             return "  ".join(padded).rstrip()
 
-        head = [str(name) for name in self.columns]
         parts = [self.title, line(head), "  ".join("-" * w for w in widths), *map(line, cells), *self.notes]
         return "\n".join(part for part in parts if part)
 
@@ -120,10 +119,8 @@ class Table:
 def _interval(cell: Any) -> tuple[float, float] | None:
     """Return (mean, half width) of a cell that has them."""
     if isinstance(cell, Mapping) and "mean" in cell and "half_width" in cell:
-        half = cell["half_width"]
-        return math.nan if cell["mean"] is None else float(cell["mean"]), math.nan if half is None else float(
-            half
-        )
+        mean, half = (math.nan if cell[key] is None else float(cell[key]) for key in ("mean", "half_width"))
+        return mean, half
     if isinstance(cell, HasInterval):
         return float(cell.mean), float(cell.half_width)
     return None
@@ -143,7 +140,13 @@ def _is_number(cell: Any) -> bool:
 
 
 def shown(cell: Any) -> str:
-    """Return a cell as a person reads it."""
+    """Return a cell as a person reads it.
+
+    Examples
+    --------
+    >>> shown(55.934), shown(1e-4), shown(None), shown({"mean": 8.9, "half_width": 0.25})
+    ('55.93', '0.0001', '–', '8.90 ± 0.25')
+    """
     found = _interval(cell)
     if found is not None:
         mean, half = found
@@ -172,7 +175,13 @@ def _plain_cell(cell: Any) -> Any:
 
 
 def as_sort_key(cell: Any) -> str:
-    """Return what a cell sorts by: a number in full, lower-case text, or nothing where there is no value."""
+    """Return what a cell sorts by: a number in full, lower-case text, or nothing where there is no value.
+
+    Examples
+    --------
+    >>> as_sort_key({"mean": 8.9, "half_width": 0.25}), as_sort_key("Raw"), as_sort_key(None)
+    ('8.9', 'raw', '')
+    """
     found = _interval(cell)
     value = found[0] if found is not None else cell
     if value is None or (isinstance(value, float) and math.isnan(value)):

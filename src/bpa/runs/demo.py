@@ -14,13 +14,13 @@ import torch
 
 from bpa._extras import needs
 from bpa.data.catalog import embedded_sketches
-from bpa.plans.comparison import PRESETS, RowComparison
+from bpa.plans import RowComparison
 from bpa.records import FeatureSet, RunRecord
 from bpa.runs.answers import answers
 from bpa.runs.engine import Progress, run
 from bpa.runs.fields.clustering import Clustering, ClusterTask, clustering_ways
 from bpa.runs.fields.fewshot import FewShot, FewShotTask, fewshot_ways
-from bpa.runs.fields.retrieval import Retrieval, RetrievalTask, ranked_ways, retrieval_ways
+from bpa.runs.fields.retrieval import PRESETS, Retrieval, RetrievalTask, ranked_ways, retrieval_ways
 from bpa.runs.inside import inside
 from bpa.runs.store import RunStore
 from bpa.runs.way import transforms_asked

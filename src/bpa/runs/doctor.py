@@ -58,7 +58,10 @@ def _seen(features: FeatureSet, numbers: Sequence[float]) -> dict[str, Any]:
     return {
         "set": _set(features, some),
         "weights": [_weight(some, reg) for reg in numbers or _REGS],
-        "forecasts": [_forecast(torch.from_numpy(x), reg) for reg in (None, *numbers)],
+        "forecasts": [
+            _forecast(torch.from_numpy(x), "auto"),
+            *(_forecast(torch.from_numpy(x), r) for r in numbers),
+        ],
     }
 
 
@@ -102,10 +105,10 @@ def _plan(x: torch.Tensor, reg: float, sweeps: int) -> torch.Tensor:
     return NamedTransform("bpa", reg=reg, solver=Sweeps(sweeps), unscaled=True, diagonal=0.0).build()(x)
 
 
-def _forecast(x: torch.Tensor, reg: float | None) -> dict[str, Any]:
+def _forecast(x: torch.Tensor, reg: Reg) -> dict[str, Any]:
     found = diagnose(x, reg=reg)
     return {
-        "reg": "auto" if reg is None else reg,
+        "reg": reg,
         "verdict": found.verdict,
         "chosen": float(found.choice.reg),
         "chosen_uncentred": float(found.choice.plain_reg),

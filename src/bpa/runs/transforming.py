@@ -12,16 +12,15 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from bpa.cost import unit_rows
 from bpa.data.features import write_features
 from bpa.errors import ArgumentError, FileError, MemoryBudgetError
 from bpa.memory import estimate_affinities, format_bytes
-from bpa.plans.dense import DensePlan
+from bpa.plans import DensePlan
 from bpa.records import FeatureSet
 from bpa.runs.engine import Progress
 from bpa.runs.store import write_atomically
-from bpa.solvers import Converged, Solver, Sweeps
-from bpa.transforms.choosing import choose_reg
+from bpa.solvers import PAPER_SWEEPS, Sweeps
+from bpa.transforms.functional import affinities_and_convergence
 from bpa.transforms.names import NamedTransform
 
 __all__ = ["TransformConfig", "transform_to_file"]
@@ -114,12 +113,13 @@ def transform_to_file(
     if config.want == "rows":
         done = _rows(features, x, target, config, DEFAULT_BUDGET if budget is None else budget)
     else:
-        plan = _fitted(x, asked, budget)
+        assert asked.reg is not None  # noqa: S101 - bpa has one
+        solver = PAPER_SWEEPS if asked.solver is None else asked.solver
+        plan = DensePlan.fit(x, reg=asked.reg, solver=solver, budget=budget)
         write = {"top-k": _top_k, "blocks": _blocks, "distances": _distances}[config.want]
         shape = write(plan, target, config, on_progress)
-        done = {
-            "shape": shape, "estimate": plan.report.bytes_estimated, "marginal_error": plan.report.marginal_error,
-        }  # fmt: skip
+        balance = float(plan.convergence.marginal_error)
+        done = {"shape": shape, "estimate": plan.estimate.total, "marginal_error": balance}
     error = done.get("marginal_error")
     if error is not None and error > Sweeps().tolerance(x.dtype):
         done["note"] = (
@@ -141,8 +141,8 @@ def _rows(
             f"want of it: --want top-k ({format_bytes(graph)} for k={config.k}), --want blocks (W on disk), --want "
             "distances --items 0 1 2; or raise --budget."
         )
-    error = _marginal_error(x, config.transform)
-    rows = config.transform.build()(x).detach().cpu().numpy()
+    made, error = _transformed(x, config.transform)
+    rows = made.detach().cpu().numpy()
     if target.suffix.lower() == ".npy":
         buffer = io.BytesIO()
         np.save(buffer, rows, allow_pickle=False)
@@ -154,34 +154,19 @@ def _rows(
     return done if error is None else {**done, "marginal_error": error}
 
 
-def _marginal_error(x: torch.Tensor, asked: NamedTransform) -> float | None:
-    """Largest relative error of a row sum of the plan behind W; columns sum to one after alternating sweeps."""
-    if asked.name not in ("bpa", "bpa-attn") or asked.values is not None or len(x) < 2:
-        return None
-    at, reg = _seen(x, asked)
-    plan = NamedTransform("bpa", reg=reg, solver=asked.solver, unscaled=True, diagonal=0.0).build()(at)
-    return float((plan.sum(dim=1) - 1).abs().max())
-
-
-def _seen(x: torch.Tensor, asked: NamedTransform) -> tuple[torch.Tensor, float]:
-    """The features that are balanced and the weight: for the rule, unit rows minus their mean and what it chooses."""
-    if asked.reg == "auto":
-        unit = unit_rows(x)
-        return unit - unit.mean(dim=0), float(choose_reg(x).reg)
-    assert asked.reg is not None  # noqa: S101 - bpa has one
-    return x, asked.reg
-
-
-def _fitted(x: torch.Tensor, asked: NamedTransform, budget: int | None) -> DensePlan:
-    at, reg = _seen(x, asked)
-    return DensePlan.fit(at, reg=reg, budget=budget, **_solving(asked.solver))
-
-
-def _solving(solver: Solver | None) -> dict[str, Any]:
-    """The solver in the words of the plan."""
-    if isinstance(solver, Converged):
-        return {"solver": "symmetric"} if solver.tol is None else {"solver": "symmetric", "tol": solver.tol}
-    return {"solver": "alternating", "n_iter": 5 if solver is None else solver.n}
+def _transformed(x: torch.Tensor, asked: NamedTransform) -> tuple[torch.Tensor, float | None]:
+    """The rows, and for bpa and bpa-attn how far from balanced the plan behind them is."""
+    if (
+        asked.name not in ("bpa", "bpa-attn")
+        or asked.values is not None
+        or asked.reg is None
+        or asked.solver is None
+    ):
+        return asked.build()(x), None
+    diagonal = 1.0 if asked.diagonal is None else asked.diagonal
+    found = affinities_and_convergence(x, reg=asked.reg, solver=asked.solver, diagonal=diagonal)
+    rows = found.affinity if asked.name == "bpa" else found.affinity @ x
+    return rows, float(found.convergence.marginal_error)
 
 
 def _top_k(plan: DensePlan, target: Path, config: TransformConfig, _: Progress | None) -> list[int]:

@@ -14,7 +14,9 @@ from bpa.records import plain
 from bpa.solvers import Solver, Sweeps
 from bpa.transforms.names import FREE, PUBLISHED_REG, TRANSFORMS, NamedTransform, Reg, has_rule, uses_reg
 
-__all__ = ["FREE", "Way", "labels", "said", "shared", "told_apart", "transforms_asked"]
+__all__ = [
+    "FREE", "Way", "labels", "refuse_moot_auto", "said", "shared", "told_apart", "transforms_asked", "weights_for",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,12 @@ def said(key: str, value: Any) -> str:
 
 
 def transforms_asked(
-    texts: Sequence[str], *, reg: Sequence[Reg] = (), solver: Sequence[Solver] = (), baselines: bool = True
+    texts: Sequence[str],
+    *,
+    reg: Sequence[Reg] = (),
+    solver: Sequence[Solver] = (),
+    baselines: bool = True,
+    beside_rule: bool = False,
 ) -> list[NamedTransform]:
     """Return the transforms a person asked for by name, each with each weight and solver it can have.
 
@@ -216,11 +223,13 @@ def transforms_asked(
         As `NamedTransform.parse` reads them.
     reg : sequence of float or "auto"
         Entropy weights; empty for ``"auto"``. A transform without that rule takes the numbers among them; where there
-        are none, its published 0.1, unless no transform in ``texts`` has the rule that was asked for.
+        are none, its published 0.1, unless nothing that was asked for has the rule.
     solver : sequence of Sweeps or Converged
         Empty for the paper's sweeps.
     baselines : bool
         Begin with what everybody has: identity, unit, centred.
+    beside_rule : bool
+        Something else that was asked for has the rule.
 
     Returns
     -------
@@ -232,22 +241,37 @@ def transforms_asked(
     >>> [t.reg for t in transforms_asked(["bpa", "softmax"], reg=("auto",), baselines=False)]
     ['auto', 0.1]
     """
-    weights = tuple(reg) or ("auto",)
-    numbers = tuple(weight for weight in weights if weight != "auto")
     names = [text.partition(":")[0].strip() for text in texts]
-    if reg and not numbers and any(map(uses_reg, names)) and not any(map(has_rule, names)):
-        known = " and ".join(name for name in TRANSFORMS if has_rule(name))
-        raise ArgumentError(
-            f"reg='auto' is a rule for {known}, not for {', '.join(filter(uses_reg, names))}. Give a number, or leave "
-            f"reg out for the published {PUBLISHED_REG}."
-        )
+    if not (beside_rule or any(map(has_rule, names))):
+        refuse_moot_auto(reg, [name for name in names if uses_reg(name)])
     out = [NamedTransform(name) for name in FREE] if baselines else []
     for text, name in zip(texts, names, strict=True):
-        mine: Sequence[Reg | None] = (None,)
-        if uses_reg(name):
-            mine = weights if has_rule(name) else numbers or (PUBLISHED_REG,)
+        mine = weights_for(reg, rule=has_rule(name)) if uses_reg(name) else (None,)
         out += [NamedTransform.parse(text, reg=r, solver=s) for r in mine for s in solver or (None,)]
     return list(dict.fromkeys(out))
+
+
+def weights_for(reg: Sequence[Reg], *, rule: bool) -> tuple[Reg, ...]:
+    """Return what of the weights that were asked for something takes that has the rule for "auto", or has not.
+
+    Examples
+    --------
+    >>> weights_for(("auto",), rule=True), weights_for((), rule=True), weights_for(("auto",), rule=False)
+    (('auto',), ('auto',), (0.1,))
+    """
+    if rule:
+        return tuple(reg) or ("auto",)
+    return tuple(weight for weight in reg if weight != "auto") or (PUBLISHED_REG,)
+
+
+def refuse_moot_auto(reg: Sequence[Reg], names: Sequence[str]) -> None:
+    """Refuse "auto" where it is all that was said, and all that was asked for are ``names`` without the rule."""
+    if reg and names and all(weight == "auto" for weight in reg):
+        known = " and ".join(name for name in TRANSFORMS if has_rule(name))
+        raise ArgumentError(
+            f"reg='auto' is a rule for {known}, not for {', '.join(names)}. Give a number, or leave reg out for the "
+            f"published {PUBLISHED_REG}."
+        )
 
 
 # ---------------------------------------------------------------------- words

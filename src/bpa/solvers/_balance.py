@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from bpa._checks import check_cost, check_count, is_tracing
-from bpa.errors import ArgumentError, ShapeError
+from bpa._checks import check_cost, is_tracing
+from bpa.errors import ArgumentError, DTypeError, ShapeError
 from bpa.records import Balance
-from bpa.solvers._plan import SolverSettings, solve
+from bpa.solvers._choice import PAPER_SWEEPS, Sweeps
+from bpa.solvers._plan import KernelFacts, solve
 
 __all__ = ["finite_bounds", "sinkhorn"]
 
 
 def sinkhorn(
-    log_kernel: Tensor, log_row: Tensor | None = None, log_col: Tensor | None = None, *, n_iter: int
+    log_kernel: Tensor,
+    log_row: Tensor | None = None,
+    log_col: Tensor | None = None,
+    *,
+    solver: Sweeps = PAPER_SWEEPS,
 ) -> Balance:
     r"""Scale a kernel to its marginals by alternating sweeps.
 
@@ -25,23 +30,27 @@ def sinkhorn(
         log K; −inf forbids a pair. Every row and column needs a pair.
     log_row, log_col : Tensor, shapes (..., n) and (..., m), optional
         Logarithms of the marginals; ones where they are left out. Their totals should agree.
-    n_iter : int
-        Full sweeps, rows before columns, from v = 1.
+    solver : Sweeps
+        Full sweeps, rows before columns, from v = 1; five where it is left out.
 
     Returns
     -------
     Balance
         The plan is differentiable once with respect to ``log_kernel``, through the sweeps; the backward pass keeps the
-        plan and ``2 n_iter`` vectors. Column sums are exact.
+        plan and ``2 n`` vectors. Column sums are exact.
 
     Examples
     --------
     >>> import torch
-    >>> sinkhorn(torch.zeros(2, 4), torch.zeros(2).add(2.0).log(), n_iter=1).plan.sum(dim=0)
+    >>> from bpa.solvers import Sweeps
+    >>> sinkhorn(torch.zeros(2, 4), torch.zeros(2).add(2.0).log(), solver=Sweeps(1)).plan.sum(dim=0)
     tensor([1., 1., 1., 1.])
     """
     check_cost(log_kernel, argument="log_kernel", function="sinkhorn", square=False)
-    check_count(n_iter, argument="n_iter", function="sinkhorn")
+    if not isinstance(solver, Sweeps):
+        raise DTypeError(
+            f"The 'solver' parameter of sinkhorn must be Sweeps(n) of bpa.solvers. Got {solver!r}."
+        )
     n, m = log_kernel.shape[-2:]
     for name, marginal, size in (("log_row", log_row, n), ("log_col", log_col, m)):
         if marginal is not None and marginal.shape[-1:] != (size,):
@@ -56,9 +65,8 @@ def sinkhorn(
                 "The 'log_kernel' parameter of sinkhorn must allow every row and every column at least one pair. "
                 "Got one whose entries are all -inf or NaN."
             )
-    settings = SolverSettings(n_iter=n_iter, bounds=finite_bounds(log_kernel))
-    plan, log_us, log_vs, count, error = solve(log_kernel, log_row, log_col, settings)
-    return Balance(plan, log_us[..., -1, :], log_vs[..., -1, :], count, error)
+    found = solve(log_kernel, log_row, log_col, solver, KernelFacts(finite_bounds(log_kernel)))
+    return Balance(found.plan, found.log_us[..., -1, :], found.log_vs[..., -1, :], found.convergence)
 
 
 def finite_bounds(log_kernel: Tensor) -> tuple[float, float] | None:

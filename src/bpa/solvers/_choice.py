@@ -9,7 +9,7 @@ import torch
 from bpa._checks import check_count, check_positive
 from bpa.errors import ArgumentError, DTypeError
 
-__all__ = ["BALANCED", "Converged", "Solver", "Sweeps", "check_solver", "solver_named"]
+__all__ = ["BALANCED", "PAPER_SWEEPS", "Converged", "Solver", "Sweeps", "check_solver", "solver_named"]
 
 BALANCED = 1e-3
 """Largest relative error of a row sum up to which a plan counts as balanced where no tolerance was asked for."""
@@ -37,6 +37,10 @@ class Sweeps:
     def tolerance(self, dtype: torch.dtype) -> float:  # noqa: ARG002 - one signature for both choices
         """What ``converged`` means afterwards."""
         return BALANCED
+
+
+PAPER_SWEEPS = Sweeps(5)
+"""The solver of the paper, and of every layer that is not told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,7 @@ def check_solver(value: object, *, function: str) -> None:
     """Refuse what is neither of the two choices, old spellings by name."""
     if not isinstance(value, Sweeps | Converged):
         raise DTypeError(
-            f"The 'solver' parameter of {function} must be Sweeps(n) or Converged(tol) of bpa.solvers. "
-            f"Got {value!r}."
+            f"The 'solver' parameter of {function} must be Sweeps(n) or Converged(tol) of bpa.solvers. Got {value!r}."
         )
 
 

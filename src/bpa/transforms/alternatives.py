@@ -6,51 +6,85 @@ come back as zeros and influence nothing.
 
 With :math:`\hat z_i` the unit rows and :math:`S = \hat Z \hat Z^\top`:
 
-============================
-=================================================================================== `UnitNorm`
-      :math:`\hat z_i` `CentredUnitNorm`             :math:`\hat z_i` minus the mean of the set, to unit
-      length again
-`CosineRows`                  rows of :math:`S`
-`RowSoftmax`                  :math:`\exp(S_{ij}/reg)` over its row sum, stretched, unit diagonal: half a
-sweep of BPA `DualSoftmax`                 row softmax times column softmax, stretched, unit diagonal
-`PCA`                         the leading principal components of the set
-`SpectralRows`                rows of the leading eigenvectors of the normalised affinity
-`Attention`                   the rows of any of them (or of BPA) used as weights: :math:`W V`
-============================
-===================================================================================
+=================  ===================================================================================
+`UnitNorm`         :math:`\hat z_i`
+`CentredUnitNorm`  :math:`\hat z_i` minus the mean of the set, to unit length again
+`CosineRows`       rows of :math:`S`
+`RowSoftmax`       :math:`\exp(S_{ij}/reg)` over its row sum, stretched, unit diagonal: half a sweep of BPA
+`DualSoftmax`      row softmax times column softmax, stretched, unit diagonal
+`PCA`              the leading principal components of the set
+`SpectralRows`     rows of the leading eigenvectors of the normalised affinity
+`Attention`        the rows of any of them (or of BPA) used as weights: :math:`W V`
+=================  ===================================================================================
+
+A row shorter than 1e-12 is left shorter than one where rows are brought to unit length; a zero row stays zero.
 """
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from bpa.errors import ArgumentError
+from bpa._checks import check_count, check_reg
+from bpa._words import REG_WORDS, explains
 from bpa.transforms.contract import Identity, SetTransform
 
-_FLOOR = 1e-12
+__all__ = [
+    "PCA",
+    "Attention",
+    "CentredUnitNorm",
+    "CosineRows",
+    "DualSoftmax",
+    "RowSoftmax",
+    "SpectralRows",
+    "UnitNorm",
+]
+
+_WIDTH_WORDS = {"n_components": "dim", "n_dims": "dim", "k": "dim"}
 
 
 class UnitNorm:
-    """Rows to unit length; a zero row stays zero."""
+    """Rows to unit length; a zero row stays zero.
+
+    Examples
+    --------
+    >>> UnitNorm()(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
+    """
 
     def __call__(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Map (..., n, d) to (..., n, d)."""
-        return _unit(_only(x, mask))
+        return normalize(_only(x, mask), dim=-1)
 
 
 class CentredUnitNorm:
-    """Rows to unit length, the mean of the set subtracted, rows to unit length again."""
+    """Rows to unit length, the mean of the set subtracted, rows to unit length again.
+
+    Examples
+    --------
+    >>> CentredUnitNorm()(torch.tensor([[2.0, 0.0], [0.0, 3.0]])).round(decimals=3)
+    tensor([[ 0.7070, -0.7070],
+            [-0.7070,  0.7070]])
+    """
 
     def __call__(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Map (..., n, d) to (..., n, d)."""
-        return _unit(_centred(_unit(_only(x, mask)), mask))
+        unit = normalize(_only(x, mask), dim=-1)
+        return normalize(_centred(unit, mask), dim=-1)
 
 
 class CosineRows:
-    """Rows of the cosine matrix ``S``, neither normalised nor stretched."""
+    """Rows of the cosine matrix ``S``, neither normalised nor stretched.
+
+    Examples
+    --------
+    >>> CosineRows()(torch.tensor([[2.0, 0.0], [0.0, 3.0], [1.0, 1.0]])).round(decimals=3)
+    tensor([[1.0000, 0.0000, 0.7070],
+            [0.0000, 1.0000, 0.7070],
+            [0.7070, 0.7070, 1.0000]])
+    """
 
     def __call__(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Map (..., n, d) to (..., n, n)."""
@@ -67,10 +101,18 @@ class RowSoftmax:
     plain : bool
         The second reading of the same words: the softmax over the whole row, self included, no stretch, no
         diagonal.
+
+    Examples
+    --------
+    >>> x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    >>> rows = RowSoftmax(0.1)(x)
+    >>> rows.diagonal().tolist(), float(RowSoftmax(0.1, plain=True)(x).sum(dim=1)[0].round(decimals=5))
+    ([1.0, 1.0, 1.0, 1.0], 1.0)
     """
 
+    @explains(**REG_WORDS)
     def __init__(self, reg: float = 0.1, *, plain: bool = False) -> None:
-        self.reg = _positive("reg", reg, "RowSoftmax")
+        self.reg = check_reg(reg, function="RowSoftmax", auto=False)
         self.plain = plain
 
     def __call__(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -88,10 +130,17 @@ class DualSoftmax:
     ----------
     reg : float
         Temperature of both.
+
+    Examples
+    --------
+    >>> both = DualSoftmax(0.1)(torch.randn(5, 8, generator=torch.Generator().manual_seed(0)))
+    >>> bool(torch.allclose(both, both.T)), both.diagonal().tolist()
+    (True, [1.0, 1.0, 1.0, 1.0, 1.0])
     """
 
+    @explains(**REG_WORDS)
     def __init__(self, reg: float = 0.1) -> None:
-        self.reg = _positive("reg", reg, "DualSoftmax")
+        self.reg = check_reg(reg, function="DualSoftmax", auto=False)
 
     def __call__(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Map (..., n, d) to (..., n, n)."""
@@ -111,10 +160,19 @@ class PCA:
     ----------
     dim : int
         Width of the output.
+
+    Examples
+    --------
+    >>> PCA(2)(torch.tensor([[1.0, 0.0], [3.0, 0.0], [5.0, 0.0]])).abs().round()
+    tensor([[2., 0.],
+            [0., 0.],
+            [2., 0.]])
     """
 
+    @explains(**_WIDTH_WORDS)
     def __init__(self, dim: int) -> None:
-        self.dim = _count("dim", dim, "PCA")
+        check_count(dim, argument="dim", function="PCA")
+        self.dim = dim
 
     def __call__(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Map (..., n, d) to (..., n, dim)."""
@@ -141,11 +199,20 @@ class SpectralRows:
         Temperature of the affinity.
     normalize_rows : bool
         Scale the rows of the result to unit length, as spectral clustering often does.
+
+    Examples
+    --------
+    >>> x = torch.eye(2, 4).repeat_interleave(3, 0) + 0.01  # two groups of three
+    >>> rows = SpectralRows(2, normalize_rows=True)(x)
+    >>> (rows @ rows.T).round().abs()[0].tolist()  # equal inside a group, orthogonal across
+    [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
     """
 
+    @explains(**REG_WORDS, **_WIDTH_WORDS)
     def __init__(self, dim: int, reg: float = 0.1, *, normalize_rows: bool = False) -> None:
-        self.dim = _count("dim", dim, "SpectralRows")
-        self.reg = _positive("reg", reg, "SpectralRows")
+        check_count(dim, argument="dim", function="SpectralRows")
+        self.dim = dim
+        self.reg = check_reg(reg, function="SpectralRows", auto=False)
         self.normalize_rows = normalize_rows
 
     def __call__(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -164,7 +231,7 @@ class SpectralRows:
         if mask is not None:  # … and its eigenvectors, which only those rows carry, vanish with them
             columns = torch.arange(kept, device=rows.device) < mask.sum(-1)[..., None]
             rows = rows * columns[..., None, :]
-        return _widen(_unit(rows) if self.normalize_rows else rows, self.dim)
+        return _widen(normalize(rows, dim=-1) if self.normalize_rows else rows, self.dim)
 
 
 class Attention:
@@ -179,6 +246,15 @@ class Attention:
     of : SetTransform, optional
         What the weights are computed from; the values by default, which is the paper's ``BPA(V) V`` read
         for a reduced set. `Identity` computes them from the set itself.
+
+    Examples
+    --------
+    >>> from bpa import BPA
+    >>> x = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    >>> bool(torch.allclose(Attention(BPA())(x), BPA()(x) @ x))
+    True
+    >>> Attention(BPA(), PCA(2))(x).shape
+    torch.Size([6, 2])
     """
 
     def __init__(
@@ -195,36 +271,12 @@ class Attention:
         return self.affinity(source, mask=mask) @ values
 
 
-class Chain:
-    """One transform after another.
-
-    Parameters
-    ----------
-    *transforms : SetTransform
-        Applied from left to right.
-    """
-
-    def __init__(self, *transforms: SetTransform) -> None:
-        self.transforms = transforms
-
-    def __call__(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """Map (..., n, d) to (..., n, w)."""
-        for transform in self.transforms:
-            x = transform(x, mask=mask)
-        return x
-
-
 # ---------------------------------------------------------------------- parts
 
 
 def _only(x: Tensor, mask: Tensor | None) -> Tensor:
     """``x`` with zeros at the rows that are not there, whatever they held."""
     return x if mask is None else torch.where(mask[..., None], x, torch.zeros_like(x))
-
-
-def _unit(x: Tensor) -> Tensor:
-    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x / length.clamp_min(_FLOOR)
 
 
 def _centred(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -235,7 +287,7 @@ def _centred(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _cosine(x: Tensor, mask: Tensor | None) -> Tensor:
-    unit = _unit(_only(x, mask))
+    unit = normalize(_only(x, mask), dim=-1)
     return unit @ unit.transpose(-1, -2)
 
 
@@ -267,17 +319,3 @@ def _stretched(affinity: Tensor) -> Tensor:
 
 def _widen(x: Tensor, width: int) -> Tensor:
     return torch.nn.functional.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x
-
-
-def _positive(name: str, value: float, owner: str) -> float:
-    if not (isinstance(value, int | float) and 0.0 < value < math.inf):
-        raise ArgumentError(f"The {name!r} parameter of {owner} must be a positive number. Got {value!r}.")
-    return float(value)
-
-
-def _count(name: str, value: int, owner: str) -> int:
-    if not (isinstance(value, int) and value >= 1):
-        raise ArgumentError(
-            f"The {name!r} parameter of {owner} must be a positive whole number. Got {value!r}."
-        )
-    return value

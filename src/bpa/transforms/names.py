@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bpa._checks import check_choice, check_count, check_reg
 from bpa.errors import ArgumentError
-from bpa.solvers import Converged, Solver, Sweeps, check_solver, solver_named
+from bpa.solvers import PAPER_SWEEPS, Converged, Solver, Sweeps, check_solver, solver_named
 from bpa.transforms.alternatives import (
     PCA,
     Attention,
@@ -23,7 +23,8 @@ from bpa.transforms.alternatives import (
     UnitNorm,
 )
 from bpa.transforms.contract import Identity, SetTransform
-from bpa.transforms.functional import BPA, BPAAttention, balanced_affinities
+from bpa.transforms.functional import balanced_affinities
+from bpa.transforms.layers import BPA, BPAAttention
 
 __all__ = [
     "FREE",
@@ -201,13 +202,23 @@ class NamedTransform:
 class CosineBPA(BPA):
     """`BPA` that hosts working on inner products can hand cosines to; built without a cost of one's own."""
 
-    def __init__(self, reg: Reg = PUBLISHED_REG, **options: Any) -> None:
-        super().__init__(reg, **options)
-        self.given = {"reg": reg, **options}
+    def __init__(
+        self,
+        reg: Reg = PUBLISHED_REG,
+        solver: Solver = PAPER_SWEEPS,
+        *,
+        scale: Literal["max"] | None = "max",
+        diagonal: float = 1.0,
+    ) -> None:
+        super().__init__(reg, solver, scale=scale, diagonal=diagonal)
+        self.reg, self.solver, self.scale, self.diagonal = reg, solver, scale, diagonal
 
     def from_cosines(self, cosines: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Affinities (..., n, n) of rows with these cosines."""
-        return balanced_affinities(1.0 - cosines, cost="precomputed", mask=mask, **self.given)
+        return balanced_affinities(
+            1.0 - cosines, reg=self.reg, solver=self.solver, cost="precomputed", scale=self.scale,
+            diagonal=self.diagonal, mask=mask,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -220,25 +231,26 @@ class _Kind:
 
 
 def _bpa(asked: NamedTransform) -> SetTransform:
-    options: dict[str, Any] = {"reg": asked.reg, **_balancing(asked.solver)}
-    options |= {"scale": None} if asked.unscaled else {}
-    options |= {} if asked.diagonal is None else {"diagonal": asked.diagonal}
-    return CosineBPA(**options) if asked.cost is None else BPA(**options, cost=_relative_distances)
+    reg, solver = _weight(asked)
+    scale: Literal["max"] | None = None if asked.unscaled else "max"
+    diagonal = 1.0 if asked.diagonal is None else asked.diagonal
+    if asked.cost is not None:
+        return BPA(reg, solver, cost=_relative_distances, scale=scale, diagonal=diagonal)
+    return CosineBPA(reg, solver, scale=scale, diagonal=diagonal)
 
 
 def _attention(asked: NamedTransform) -> SetTransform:
-    options: dict[str, Any] = {"reg": asked.reg, **_balancing(asked.solver)}
+    reg, solver = _weight(asked)
     if asked.values is None:
-        return BPAAttention(**options)
+        return BPAAttention(reg, solver)
     of = Identity() if asked.weights_of == "features" else None
-    return Attention(CosineBPA(**options), asked.values.build(), of=of)
+    return Attention(CosineBPA(reg, solver), asked.values.build(), of=of)
 
 
-def _balancing(solver: Solver | None) -> dict[str, Any]:
-    """The solver in the words of the layers."""
-    if isinstance(solver, Converged):
-        return {"solver": "symmetric", "tol": solver.tol, "max_iter": solver.max_iter}
-    return {} if solver is None else {"n_iter": solver.n}
+def _weight(asked: NamedTransform) -> tuple[Reg, Solver]:
+    """The weight and the solver, which bpa and bpa-attn always have."""
+    assert asked.reg is not None  # noqa: S101 - filled in when it was named
+    return asked.reg, PAPER_SWEEPS if asked.solver is None else asked.solver
 
 
 def _relative_distances(x: Tensor) -> Tensor:
@@ -271,7 +283,7 @@ TRANSFORMS: Mapping[str, _Kind] = {
 }
 """Every name there is."""
 
-_DEFAULTS: Mapping[str, Any] = {"reg": PUBLISHED_REG, "solver": Sweeps(5), "width": 5}
+_DEFAULTS: Mapping[str, Any] = {"reg": PUBLISHED_REG, "solver": PAPER_SWEEPS, "width": 5}
 _TEXT: Mapping[str, Callable[[str], Any]] = {
     "width": int, "values": str, "weights_of": str, "reg": lambda text: text if text.lower() == "auto" else float(text),
     "diagonal": float,
@@ -287,21 +299,3 @@ def uses_reg(name: str) -> bool:
 def has_rule(name: str) -> bool:
     """Whether the transform of this name understands ``reg="auto"``."""
     return name in TRANSFORMS and TRANSFORMS[name].has_rule
-
-
-# Until the runs are built on `NamedTransform`:
-USES_REG = frozenset(name for name in TRANSFORMS if uses_reg(name))
-
-
-def make_transform(name: str, *, reg: Reg = PUBLISHED_REG, n_iter: int | None = None) -> SetTransform:
-    """Build a transform from its name."""
-    base, _, rest = name.partition(":")
-    solver = None if n_iter is None else Sweeps(n_iter)
-    if base == "bpa-attn" and rest:
-        inner, _, of = rest.partition("@")
-        kind, _, width = inner.partition(":")
-        values = NamedTransform(kind, width=int(width), reg=reg if kind == "spectral" else None)
-        made = NamedTransform("bpa-attn", reg, solver, values=values, weights_of="features" if of else None)
-        return made.build()
-    text = f"{base}:width={rest}" if rest else base
-    return NamedTransform.parse(text, reg=reg, solver=solver).build()

@@ -1,3 +1,5 @@
+"""SPICE's second phase: its equations by hand, its laws on separated blobs."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -9,8 +11,8 @@ import torch
 from torch import nn
 
 from bpa.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError
-from bpa.hosts.clustering.spice import (
-    SETTINGS,
+from bpa.hosts.clustering import (
+    SPICE_SETTINGS,
     ClusteringHeads,
     SpiceSettings,
     double_softmax_floor,
@@ -20,6 +22,7 @@ from bpa.hosts.clustering.spice import (
     reliable_labels,
     train_clustering_heads,
 )
+from bpa.hosts.clustering.spice import _neighbours
 
 SMALL = SpiceSettings(
     n_clusters=3, selection_size=60, epochs=3, n_heads=4, hidden=None, batch_size=20, repeats=2
@@ -52,8 +55,7 @@ def eight_points():
 def test_prototypes_and_labels_of_eight_points_are_those_computed_by_hand():
     taught = prototype_pseudo_labels(*eight_points(), n_confident=2, n_labelled=4)
     # cluster 0 is surest of items 0, 1: mean (.5, .5); dots .5 .5 1 1 .25 -.5 -1 0
-    # cluster 1 is surest of items 7, 6: mean (-1, 0); dots -1 0 -1 -2 0 1 1 1; items 1 and 4 tie, 1 comes
-    # first
+    # cluster 1 is surest of items 7, 6: mean (-1, 0); dots -1 0 -1 -2 0 1 1 1; items 1 and 4 tie, 1 comes first
     assert taught.prototypes.tolist() == [[0.5, 0.5], [-1.0, 0.0]]
     assert taught.indices.tolist() == [2, 3, 0, 1, 5, 6, 7, 1]
     assert taught.labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -76,7 +78,7 @@ def test_confidence_comes_from_the_probabilities_and_neighbours_from_the_embeddi
 @pytest.mark.parametrize("name", ["n_confident", "n_labelled"])
 def test_more_items_than_there_are_cannot_be_asked_for(name):
     counts = {"n_confident": 2, "n_labelled": 4} | {name: 9}
-    with pytest.raises(ArgumentError, match=f"{name}.*8 items"):
+    with pytest.raises(ArgumentError, match=f"{name}.*from 1 to 8"):
         prototype_pseudo_labels(*eight_points(), **counts)
 
 
@@ -125,8 +127,7 @@ def test_reliable_sets_are_balanced_and_keep_only_agreeing_sure_items(blobs):
     probabilities[:4] = torch.tensor([0.98, 0.01, 0.01])  # agreeing, not sure enough
     probabilities[40] = torch.tensor([0.999, 0.0005, 0.0005])  # sure, in the wrong neighbourhood
     kept = reliable_labels(probabilities, clean, n_neighbours=10, consistency=0.9)
-    # item 40 also costs those of its neighbours that had no other stranger to spare; with 0.9 of 10 nobody
-    # is lost
+    # item 40 also costs those of its neighbours that had no other stranger to spare; with 0.9 of 10 nobody is lost
     assert kept.n_agreeing.tolist() == [26, 29, 30]
     counts = torch.bincount(kept.labels[kept.labels >= 0], minlength=3)
     assert counts.tolist() == [26, 26, 26]
@@ -136,11 +137,12 @@ def test_reliable_sets_are_balanced_and_keep_only_agreeing_sure_items(blobs):
     assert torch.equal(kept.labels[agree], labels[agree])
 
 
-def test_reliable_neighbours_do_not_depend_on_the_block(blobs):
+def test_reliable_neighbours_do_not_depend_on_the_block(blobs, monkeypatch):
     clean, _, labels = blobs
     noisy = sure(torch.where(torch.arange(90) % 7 == 0, (labels + 1) % 3, labels), 3)
     whole = reliable_labels(noisy, clean, n_neighbours=8, consistency=0.7, balance=False)
-    blocked = reliable_labels(noisy, clean, n_neighbours=8, consistency=0.7, balance=False, block=7)
+    monkeypatch.setattr(_neighbours, "block_rows", lambda *_: 7)
+    blocked = reliable_labels(noisy, clean, n_neighbours=8, consistency=0.7, balance=False)
     assert torch.equal(whole.labels, blocked.labels)
     assert 0 < (whole.labels >= 0).sum() < 90
 
@@ -284,7 +286,7 @@ def test_single_softmax_is_another_training(blobs):
 # --- diagnostics -------------------------------------------------------------------------------------------
 
 
-def test_diagnostics_equal_the_full_cosine_table(blobs):
+def test_diagnostics_equal_the_full_cosine_table(blobs, monkeypatch):
     clean, _, _ = blobs
     f = nn.functional.normalize(clean.double(), dim=-1)
     cosine = f @ f.T
@@ -293,7 +295,8 @@ def test_diagnostics_equal_the_full_cosine_table(blobs):
     near = table.topk(7, dim=-1)
     counts = torch.bincount(near.indices.flatten(), minlength=90).double()
     skew = ((counts - 7) ** 3).mean() / ((counts - 7) ** 2).mean() ** 1.5
-    measured = embedding_diagnostics(clean, n_neighbours=7, block=13)
+    monkeypatch.setattr(_neighbours, "block_rows", lambda *_: 13)
+    measured = embedding_diagnostics(clean, n_neighbours=7)
     assert measured.mean_cosine == pytest.approx(off.mean().item(), abs=1e-6)
     assert measured.mean_neighbour_cosine == pytest.approx(near.values.mean().item(), abs=1e-6)
     assert measured.hubness == pytest.approx(skew.item(), abs=1e-9)
@@ -307,7 +310,7 @@ def test_diagnostics_equal_the_full_cosine_table(blobs):
     [("stl10", 250, 500, 312), ("cifar10", 250, 500, 312), ("cifar100-20", 250, 500, 624)],
 )
 def test_published_settings_give_the_published_counts(name, k, n, steps):
-    settings = SETTINGS[name]
+    settings = SPICE_SETTINGS[name]
     assert settings.counts(settings.selection_size) == (k, n)
     pairs = settings.n_clusters * n
     assert pairs // settings.batch_size * settings.repeats == steps
@@ -316,7 +319,7 @@ def test_published_settings_give_the_published_counts(name, k, n, steps):
 
 
 def test_three_confident_items_can_be_asked_for_by_name():
-    settings = dataclasses.replace(SETTINGS["cifar10"], n_confident=3)
+    settings = dataclasses.replace(SPICE_SETTINGS["cifar10"], n_confident=3)
     assert settings.counts(5000) == (3, 500)
 
 
@@ -353,5 +356,5 @@ def test_views_that_do_not_fit_are_refused(blobs):
         train_clustering_heads(clean, clean, strong / 0 * 0, SMALL)
     with pytest.raises(ArgumentError, match="consistency"):
         reliable_labels(torch.rand(4, 2), torch.rand(4, 3), consistency=90)
-    with pytest.raises(ShapeError, match="reliable_labels"):
+    with pytest.raises(ShapeError, match=r"'features' parameter of reliable_labels must have shape \(4, d\)"):
         reliable_labels(torch.rand(4, 2), torch.rand(5, 3))

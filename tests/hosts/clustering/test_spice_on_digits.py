@@ -11,10 +11,10 @@ pytest.importorskip("sklearn", reason="the digits and the scores are scikit-lear
 
 from sklearn.datasets import load_digits
 
-from bpa.hosts.clustering.spice import SpiceSettings, train_clustering_heads
+from bpa import BPA
+from bpa.hosts.clustering import SpiceSettings, train_clustering_heads
 from bpa.metrics.clustering import clustering_scores
 from bpa.transforms.contract import Identity
-from bpa.transforms.functional import BPA
 
 SETTINGS = SpiceSettings(n_clusters=10, selection_size=898, epochs=6, n_heads=5, hidden=None, repeats=4)
 

@@ -12,12 +12,46 @@ from torch import Tensor
 
 from bpa import BPA
 from bpa.errors import ArgumentError, DTypeError, ShapeError
-from bpa.hosts.fewshot import PMF, VARIANTS, Prediction, ProtoNet, PTMap, pmf, protonet, ptmap
+from bpa.hosts.fewshot import PMF, VARIANTS, Prediction, ProtoNet, PTMap, PTMapPrediction, PTMapSettings
 from bpa.records import Episode
+from bpa.solvers import Sweeps
 from bpa.transforms.alternatives import CentredUnitNorm, RowSoftmax
 from bpa.transforms.contract import Identity
 
-HOSTS: dict[str, Callable[..., Prediction]] = {"protonet": protonet, "pmf": pmf, "ptmap": ptmap}
+HOSTS: dict[str, Callable[..., Callable[[Episode], Prediction]]] = {
+    "protonet": ProtoNet, "pmf": PMF, "ptmap": PTMap,
+}  # fmt: skip
+IDENTITY = Identity()
+
+
+def task_of(
+    support: Tensor, labels: Tensor, query: Tensor, *, n_way: int | None = None, **masks: Tensor
+) -> Episode:
+    """The episode, of as many classes as there are labels."""
+    return Episode(support, labels, query, n_way=int(labels.max()) + 1 if n_way is None else n_way, **masks)
+
+
+def predict(
+    name: str, support: Tensor, labels: Tensor, query: Tensor, *, transform: Any = IDENTITY, **masks: Tensor
+) -> Prediction:
+    """What a host with its published settings says."""
+    return HOSTS[name](transform)(task_of(support, labels, query, **masks))
+
+
+def ptmap(
+    support: Tensor,
+    labels: Tensor,
+    query: Tensor,
+    *,
+    transform: Any = IDENTITY,
+    class_mass: Any = None,
+    **settings: Any,
+) -> PTMapPrediction:
+    """What PT-MAP says with these settings."""
+    found: PTMapPrediction = PTMap(transform, PTMapSettings(**settings))(
+        task_of(support, labels, query), class_mass=class_mass
+    )
+    return found
 
 
 def make_task(
@@ -120,7 +154,7 @@ def test_inner_products_and_features_give_the_same_ptmap(rng: np.random.Generato
 
 def test_protonet_is_the_nearest_class_mean(rng: np.random.Generator) -> None:
     support, ys, query, _ = make_task(rng)
-    out = protonet(support, ys, query, temperature=64.0).scores.numpy()
+    out = ProtoNet(temperature=64.0)(task_of(support, ys, query)).scores.numpy()
     for i, row in enumerate(query.numpy()):
         for c in range(4):
             centre = support.numpy()[ys.numpy() == c].mean(0)
@@ -129,12 +163,15 @@ def test_protonet_is_the_nearest_class_mean(rng: np.random.Generator) -> None:
 
 def test_pmf_is_the_scaled_cosine_to_the_class_mean(rng: np.random.Generator) -> None:
     support, ys, query, _ = make_task(rng)
-    out = pmf(support, ys, query, scale=7.0, bias=0.3).scores.numpy()
+    host = PMF().requires_grad_(False)
+    host.scale_cls.fill_(7.0)
+    host.bias.fill_(0.25)
+    out = host(task_of(support, ys, query)).scores.numpy()
     for i, row in enumerate(query.numpy()):
         for c in range(4):
             centre = support.numpy()[ys.numpy() == c].mean(0)
             cosine = row @ centre / np.linalg.norm(row) / np.linalg.norm(centre)
-            assert out[i, c] == pytest.approx(7.0 * (cosine + 0.3), rel=1e-9)
+            assert out[i, c] == pytest.approx(7.0 * (cosine + 0.25), rel=1e-9)
 
 
 @pytest.mark.parametrize("name", HOSTS)
@@ -143,9 +180,9 @@ def test_pmf_is_the_scaled_cosine_to_the_class_mean(rng: np.random.Generator) ->
 )
 def test_shuffled_rows_give_the_same_predictions(rng: np.random.Generator, name: str, transform: Any) -> None:
     support, ys, query, _ = make_task(rng)
-    plain = HOSTS[name](support, ys, query, transform=transform).scores
+    plain = predict(name, support, ys, query, transform=transform).scores
     s, q = shuffled(rng, len(support)), shuffled(rng, len(query))
-    mixed = HOSTS[name](support[s], ys[s], query[q], transform=transform).scores
+    mixed = predict(name, support[s], ys[s], query[q], transform=transform).scores
     torch.testing.assert_close(mixed, plain[q], rtol=0, atol=1e-8)
 
 
@@ -165,17 +202,17 @@ def test_padded_equals_unpadded(rng: np.random.Generator, name: str, transform: 
     query = torch.stack([pad(queries, len(more), 1e4), more])
     support_mask = torch.arange(len(large)) < torch.tensor([[len(small)], [len(large)]])
     query_mask = torch.arange(len(more)) < torch.tensor([[len(queries)], [len(more)]])
-    ragged = HOSTS[name](
-        support, labels, query, transform=transform, support_mask=support_mask, query_mask=query_mask
+    ragged = predict(
+        name, support, labels, query, transform=transform, support_mask=support_mask, query_mask=query_mask
     ).scores
     torch.testing.assert_close(
         ragged[0, : len(queries)],
-        HOSTS[name](small, ys, queries, transform=transform).scores,
+        predict(name, small, ys, queries, transform=transform).scores,
         rtol=0,
         atol=1e-8,
     )
     torch.testing.assert_close(
-        ragged[1], HOSTS[name](large, yl, more, transform=transform).scores, rtol=0, atol=1e-8
+        ragged[1], predict(name, large, yl, more, transform=transform).scores, rtol=0, atol=1e-8
     )
     assert bool((ragged[0, len(queries) :] == 0).all())
 
@@ -184,10 +221,10 @@ def test_padded_equals_unpadded(rng: np.random.Generator, name: str, transform: 
 def test_a_batch_is_its_tasks(rng: np.random.Generator, name: str) -> None:
     tasks = [make_task(rng) for _ in range(6)]
     support, labels, query = (torch.stack([t[i] for t in tasks]).unflatten(0, (2, 3)) for i in range(3))
-    batch = HOSTS[name](support, labels, query, transform=BPA()).scores
+    batch = predict(name, support, labels, query, transform=BPA()).scores
     assert batch.shape == (2, 3, 24, 4)
     for i, task in enumerate(tasks):
-        alone = HOSTS[name](task[0], task[1], task[2], transform=BPA()).scores
+        alone = predict(name, task[0], task[1], task[2], transform=BPA()).scores
         torch.testing.assert_close(batch[i // 3, i % 3], alone, rtol=0, atol=1e-8)
 
 
@@ -196,7 +233,7 @@ def test_unbalanced_supports_are_means_over_what_is_there(rng: np.random.Generat
     support, ys, query, truth = make_task(rng, shots=4, noise=0.3)
     keep = torch.tensor([0, 1, 2, 3, 4, 5, 8, 12])  # classes with 4, 2, 1 and 1 rows
     assert torch.bincount(ys[keep]).tolist() == [4, 2, 1, 1]
-    found = HOSTS[name](support[keep], ys[keep], query)
+    found = predict(name, support[keep], ys[keep], query)
     assert float((found.labels == truth).double().mean()) > 0.9
 
 
@@ -205,10 +242,11 @@ def test_unbalanced_supports_are_means_over_what_is_there(rng: np.random.Generat
 def test_hosts_pass_gradcheck(rng: np.random.Generator, name: str, transform: Any) -> None:
     support, ys, query, _ = make_task(rng, k=2, shots=2, queries=3, dim=4, noise=3.0)
     support, query = (support + 0.1).requires_grad_(), (query + 0.1).requires_grad_()
-    more = {"epochs": 2, "tol": 1e-13} if name == "ptmap" else {}
+    more = (PTMapSettings(epochs=2, tol=1e-13),) if name == "ptmap" else ()
+    host = HOSTS[name](transform, *more)
 
     def scores(s: Tensor, q: Tensor) -> Tensor:
-        return HOSTS[name](s, ys, q, transform=transform, **more).scores
+        return host(task_of(s, ys, q)).scores
 
     assert torch.autograd.gradcheck(scores, (support, query), atol=1e-6)
 
@@ -232,19 +270,19 @@ def test_the_true_prior_helps_unbalanced_queries_and_estimation_lies_between(
         keep = torch.cat([torch.arange(12), torch.arange(12, 16), torch.arange(24, 26)])
         counts = torch.bincount(truth[keep]).double()
         for prior in hits:
-            given = counts if prior == "true" else prior
-            found = ptmap(support, ys, query[keep], prior=given)
+            how = {"class_mass": counts} if prior == "true" else {"prior": prior}
+            found = ptmap(support, ys, query[keep], **how)
             hits[prior] += float((found.labels == truth[keep]).double().mean()) / 30
     assert hits["true"] > hits["uniform"] + 0.05
     assert hits["uniform"] < hits["estimate"] <= hits["true"] + 0.02
 
 
-def test_the_class_masses_of_the_plan_are_the_prior(rng: np.random.Generator) -> None:
+def test_the_class_masses_of_the_plan_are_those_given(rng: np.random.Generator) -> None:
     support, ys, query, _ = make_task(rng)
-    prior = torch.tensor([3.0, 1.0, 1.0, 1.0])
-    found = ptmap(support, ys, query, prior=prior)
+    masses = torch.tensor([3.0, 1.0, 1.0, 1.0])
+    found = ptmap(support, ys, query, class_mass=masses)
     np.testing.assert_allclose(found.scores.exp().sum(0).numpy(), [12.0, 4.0, 4.0, 4.0], atol=1e-5)
-    free = ptmap(support, ys, query, prior=prior, relaxation=0.0)
+    free = ptmap(support, ys, query, class_mass=masses, relaxation=0.0)
     assert abs(float(free.scores.exp().sum(0)[0]) - 12.0) > 0.5
 
 
@@ -252,7 +290,7 @@ def test_queries_need_not_divide_among_classes(rng: np.random.Generator) -> None
     support, ys, query, _ = make_task(rng)
     found = ptmap(support, ys, query[:22])
     np.testing.assert_allclose(found.scores.exp().sum(0).numpy(), 5.5, atol=1e-5)
-    assert bool(found.converged.all())
+    assert bool(found.convergence.converged.all())
 
 
 def test_identity_is_never_renormalised_and_a_transform_is(rng: np.random.Generator) -> None:
@@ -271,28 +309,43 @@ def test_every_published_variant_runs_and_differs_where_it_says(
     rng: np.random.Generator, variant: str
 ) -> None:
     support, ys, query, truth = make_task(rng, noise=0.3)
-    found = PTMap(BPA(reg=0.2), **VARIANTS[variant])(Episode(support, ys, query, 4))
+    found = PTMap(BPA(reg=0.2), VARIANTS[variant])(Episode(support, ys, query, 4))
     assert float((found.labels == truth).double().mean()) > 0.95
     same = ptmap(support, ys, query, transform=BPA(reg=0.2)).scores
     assert torch.allclose(found.scores, same) == (variant in ("paper", "reference-eval"))
 
 
-def test_modules_leave_the_transform_out_where_asked(rng: np.random.Generator) -> None:
+def test_variants_say_as_data_which_transform_was_published_with_them() -> None:
+    assert {name: variant.reg for name, variant in VARIANTS.items()} == {
+        "paper": 0.1, "reference-eval": 0.2, "reference-sweep": 0.1, "reference-train": 0.2, "reference-val": 0.2,
+    }  # fmt: skip
+    assert VARIANTS["paper"].solver == Sweeps(5)
+    assert VARIANTS["reference-sweep"].reg_grid == (0.1, 0.2, 0.3, 0.4, 0.5)
+    assert [name for name, variant in VARIANTS.items() if variant.knows_pairs] == ["reference-val"]
+    assert VARIANTS["paper"].tol == PTMapSettings().tol
+
+
+@pytest.mark.parametrize("kind", [ProtoNet, PMF])
+def test_a_transform_for_training_is_left_out_in_eval_mode(rng: np.random.Generator, kind: Any) -> None:
     support, ys, query, _ = make_task(rng)
-    episode = Episode(support, ys, query, 4)
-    for module, plain in ((ProtoNet, protonet), (PMF, pmf)):
-        host = module(BPA(), apply="training")
-        in_training = host.train()(episode).scores
-        torch.testing.assert_close(in_training, plain(support, ys, query, transform=BPA()).scores)
-        torch.testing.assert_close(host.eval()(episode).scores, plain(support, ys, query).scores)
-    assert {name for name, _ in PMF().named_parameters()} == {"scale_cls", "bias"}
+    task = Episode(support, ys, query, 4)
+    host = kind(BPA(), apply="training")
+    torch.testing.assert_close(host.train()(task).scores, kind(BPA())(task).scores)
+    torch.testing.assert_close(host.eval()(task).scores, kind()(task).scores)
+    assert not torch.allclose(kind(BPA())(task).scores, kind()(task).scores, atol=1e-3)
+
+
+def test_pmf_learns_what_published_checkpoints_name() -> None:
+    assert {name: tuple(value.shape) for name, value in PMF().named_parameters()} == {
+        "scale_cls": (1,), "bias": (1,),
+    }  # fmt: skip
 
 
 def test_half_precision_is_computed_in_float32(rng: np.random.Generator) -> None:
     support, ys, query, _ = make_task(rng)
-    for name, host in HOSTS.items():
-        half = host(support.half(), ys, query.half(), transform=BPA()).scores
-        full = host(support.half().float(), ys, query.half().float(), transform=BPA()).scores
+    for name in HOSTS:
+        half = predict(name, support.half(), ys, query.half(), transform=BPA()).scores
+        full = predict(name, support.half().float(), ys, query.half().float(), transform=BPA()).scores
         assert half.dtype == torch.float32, name
         torch.testing.assert_close(half, full)
 
@@ -315,41 +368,72 @@ def test_one_labelled_row_in_all_is_a_defined_task() -> None:
 
 @pytest.mark.parametrize("name", HOSTS)
 def test_wrong_episodes_are_explained(rng: np.random.Generator, name: str) -> None:
-    host = HOSTS[name]
+    host = HOSTS[name]()
     support, ys, query, _ = make_task(rng)
-    with pytest.raises(ArgumentError, match="Class 3 of 4 has none"):
-        host(support[:3], ys[:3], query, n_way=4)
-    with pytest.raises(ArgumentError, match="must lie in 0 … n_way - 1 = 2"):
-        host(support, ys, query, n_way=3)
-    with pytest.raises(ShapeError, match="agree in batch and width"):
-        host(support, ys, query[:, :5])
-    with pytest.raises(ShapeError, match="one per support row"):
-        host(support, ys[:3], query)
-    with pytest.raises(DTypeError, match="floating"):
-        host(support.long(), ys, query)
-    with pytest.raises(DTypeError, match="integers"):
-        host(support, ys.double(), query)
+    for wrong, error, match in (
+        (task_of(support[:3], ys[:3], query, n_way=4), ArgumentError, "Class 3 of 4 has no labelled row"),
+        (
+            task_of(support, ys, query, n_way=3),
+            ArgumentError,
+            r"must lie in 0\.\.n_way - 1 = 0\.\.2\. Got 0\.\.3",
+        ),
+        (task_of(support, ys - 1, query), ArgumentError, r"Got -1\.\.2"),
+        (task_of(support, ys, query[:, :5]), ShapeError, "agree in batch and width"),
+        (
+            task_of(support, ys[:3], query),
+            ShapeError,
+            r"must have shape \(8,\)\. Got \(3,\)\. Each labelled row",
+        ),
+        (task_of(support.long(), ys, query), DTypeError, "'support' parameter of Episode .* floating point"),
+        (task_of(support, ys, query[0]), ShapeError, r"query\[None\]"),
+        (task_of(support, ys.double(), query), DTypeError, "integers"),
+        (task_of(support, ys, query, query_mask=ys > 0), ShapeError, r"'query_mask' .* \(24,\)"),
+        (task_of(support, ys, query, support_mask=ys), DTypeError, "'support_mask' .* boolean"),
+    ):
+        with pytest.raises(error, match=match):
+            host(wrong)
 
 
-def test_wrong_settings_are_explained(rng: np.random.Generator) -> None:
-    support, ys, query, _ = make_task(rng)
-    for settings, match in (
-        ({"step": 0.0}, "'step'"),
-        ({"epochs": -1}, "'epochs'"),
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"step": 0.0}, r"'step' parameter of PTMapSettings must lie in \(0, 1\]\. Got 0\.0"),
+        ({"prior_step": 1.5}, "'prior_step'"),
+        ({"epochs": -1}, "'epochs' .* at least 0"),
         ({"sharpness": 0.0}, "'sharpness'"),
         ({"relaxation": -1.0}, "'relaxation'"),
-        ({"prior": "even"}, "'prior'"),
-        ({"prior": torch.zeros(4)}, "positive sum"),
+        ({"prior": "even"}, "'prior' .* 'uniform', 'estimate'"),
         ({"nonneg": "abs"}, "'nonneg'"),
         ({"centre": "joint"}, "'centre'"),
+        ({"epoch": 3}, "PTMapSettings has no parameter 'epoch'"),
+        ({"alpha": 0.2}, "it is called 'step' here"),
+    ],
+)
+def test_wrong_settings_are_explained(settings: dict[str, Any], match: str) -> None:
+    with pytest.raises(ArgumentError, match=match):
+        PTMapSettings(**settings)
+
+
+def test_wrong_class_masses_are_explained(rng: np.random.Generator) -> None:
+    support, ys, query, _ = make_task(rng)
+    with pytest.raises(
+        ShapeError, match=r"'class_mass' parameter of PTMap must have shape \(\.\.\., 4\)\. Got \(3,\)"
     ):
-        with pytest.raises(ArgumentError, match=match):
-            ptmap(support, ys, query, **settings)
-    with pytest.raises(ShapeError, match="'prior'"):
-        ptmap(support, ys, query, prior=torch.ones(3))
-    with pytest.raises(ArgumentError, match="PTMap does not know 'epoch'"):
-        PTMap(epoch=3)
-    with pytest.raises(ArgumentError, match="'apply'"):
+        ptmap(support, ys, query, class_mass=torch.ones(3))
+    with pytest.raises(ArgumentError, match="positive sum"):
+        ptmap(support, ys, query, class_mass=torch.zeros(4))
+    with pytest.raises(ArgumentError, match="Got both"):
+        ptmap(support, ys, query, class_mass=torch.ones(4), prior="estimate")
+
+
+def test_what_belongs_into_the_settings_is_sent_there() -> None:
+    with pytest.raises(
+        ArgumentError, match=r"PTMap has no parameter 'epochs': write settings=PTMapSettings\(epochs=\.\.\.\)"
+    ):
+        PTMap(epochs=3)
+    with pytest.raises(DTypeError, match=r"must be PTMapSettings\. Got str\. .* VARIANTS\['paper'\]"):
+        PTMap(settings="paper")
+    with pytest.raises(ArgumentError, match="'apply' parameter of ProtoNet"):
         ProtoNet(apply="eval")
-    with pytest.raises(ArgumentError, match="'temperature'"):
-        protonet(support, ys, query, temperature=0.0)
+    with pytest.raises(ArgumentError, match="'temperature' parameter of ProtoNet"):
+        ProtoNet(temperature=0.0)

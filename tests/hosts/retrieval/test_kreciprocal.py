@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpa.errors import ArgumentError, MemoryBudgetError
-from bpa.hosts.retrieval.kreciprocal import k_reciprocal
-from bpa.plans.neighbours import smallest
-from bpa.plans.sparse_rows import SparseRows, intersections, products
+from bpa.hosts.retrieval import k_reciprocal
+from bpa.plans._search import smallest
+from bpa.plans._sparse import SparseRows, intersections, products
 
 POINTS = [
     (0, 0), (5.13, 0.21), (0.37, 5.29),
@@ -188,7 +188,7 @@ def test_arguments_that_make_no_sense_are_named():
     with pytest.raises(ArgumentError, match="'k2'"):
         k_reciprocal(x, 3, k1=2, k2=9)
     with pytest.raises(MemoryBudgetError, match="smaller k1"):
-        k_reciprocal(x, 3, budget=1000)
+        k_reciprocal(x, 3, budget="1kB")
     with pytest.raises(ArgumentError, match="search wider"):
         k_reciprocal(lists=(torch.zeros(10, 2, dtype=torch.long), torch.zeros(10, 2)), n_query=3, k1=5, k2=2)
 
@@ -208,6 +208,9 @@ def test_sparse_products_equal_dense_ones(seed, q, m, g, chunk):
     left, right = sparse(a), sparse(b).transpose()
     np.testing.assert_allclose(sparse(a).dense().numpy(), a)
     np.testing.assert_allclose(right.dense().numpy(), b.T)
-    np.testing.assert_allclose(products(left, right, chunk=chunk).numpy(), a @ b.T, atol=1e-12)
+    for has_product in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("bpa.plans._sparse._HAS_SPARSE_PRODUCT", has_product)
+            np.testing.assert_allclose(products(left, right, chunk=chunk).numpy(), a @ b.T, atol=1e-12)
     expected = np.minimum(a[:, None], b[None]).sum(-1)
     np.testing.assert_allclose(intersections(left, right, chunk=chunk).numpy(), expected, atol=1e-12)

@@ -9,8 +9,11 @@ import pytest
 
 SCRIPT = """
 import sys, torch
-from bpa.hosts.retrieval import PAPER, RETRIEVAL, rank, estimate_rank, k_reciprocal
+from bpa.hosts.retrieval import rank, estimate_rank, k_reciprocal
 from bpa.hosts.retrieval.kreciprocal import estimate_k_reciprocal_bytes
+from bpa.plans import RowComparison
+
+PAPER, RETRIEVAL = RowComparison.paper(), RowComparison.retrieval()
 
 def resident(name):
     return next(int(l.split()[1]) * 1024 for l in open("/proc/self/status") if l.startswith(name))

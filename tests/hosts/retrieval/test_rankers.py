@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from bpa.errors import ArgumentError, MemoryBudgetError, ShapeError
-from bpa.hosts.retrieval import rankers
+from bpa.errors import ArgumentError, DTypeError, MemoryBudgetError, ShapeError
+from bpa.hosts.retrieval import RANKERS, expansion, graphs, hubs
+from bpa.solvers import Converged, Sweeps
 
 N_QUERY, N_GALLERY, N_BANK, DIM = 7, 19, 11, 6
 
@@ -55,13 +56,13 @@ class TestAgainstLoops:
     def test_csls_and_nnn_subtract_the_mean_of_the_best_probes(self, data):
         q, g, b, uq, ug, probes, _ = data
         r = np.array([np.mean([probes[p, j] for p in top(probes[:, j], 4)]) for j in range(len(ug))])
-        close(rankers.csls(q, g, b, k=4), 2 * uq @ ug.T - r)
-        close(rankers.nearest_neighbour_normalisation(q, g, b, k=4, alpha=0.3), uq @ ug.T - 0.3 * r)
+        close(hubs.csls(q, g, b, k=4), 2 * uq @ ug.T - r)
+        close(hubs.nearest_neighbour_normalisation(q, g, b, k=4, alpha=0.3), uq @ ug.T - 0.3 * r)
 
     def test_inverted_softmax_shares_the_probe_mass(self, data):
         q, g, b, uq, ug, probes, _ = data
         mass = np.nansum(np.exp(7 * probes), axis=0)
-        close(rankers.inverted_softmax(q, g, b, beta=7.0).exp(), np.exp(7 * uq @ ug.T) / mass)
+        close(hubs.inverted_softmax(q, g, b, beta=7.0).exp(), np.exp(7 * uq @ ug.T) / mass)
 
     def test_dual_softmax_multiplies_bank_and_gallery_terms(self, data):
         q, g, b, uq, ug, probes, _ = data
@@ -71,19 +72,19 @@ class TestAgainstLoops:
         expected = (
             np.exp(7 * s) / np.nansum(np.exp(7 * probes), 0) * np.exp(3 * s) / np.nansum(np.exp(3 * own), 0)
         )
-        close(rankers.dual_inverted_softmax(q, g, b, beta=7.0, gallery_beta=3.0).exp(), expected)
+        close(hubs.dual_inverted_softmax(q, g, b, beta=7.0, gallery_beta=3.0).exp(), expected)
 
     def test_query_bank_norm_acts_on_hub_queries_only(self, data):
         q, g, b, uq, ug, probes, neighbour = data
-        hubs = {j for row in probes for j in top(row, 2)}
+        popular = {j for row in probes for j in top(row, 2)}
         expected = uq @ ug.T
         acted = 0
         for i in range(len(uq)):
-            if top(neighbour[i], 1)[0] in hubs:
+            if top(neighbour[i], 1)[0] in popular:
                 acted += 1
                 expected[i] = 9 * expected[i] - np.log(np.nansum(np.exp(9 * probes), 0))
         assert acted > 0
-        close(rankers.query_bank_norm(q, g, b, beta=9.0, k=2), expected)
+        close(hubs.query_bank_norm(q, g, b, beta=9.0, k=2), expected)
 
     def test_rectangular_sinkhorn_balances_bank_and_gallery(self, data):
         q, g, b, uq, ug, probes, _ = data
@@ -92,20 +93,20 @@ class TestAgainstLoops:
         for _ in range(6):
             u = 1 / (kernel @ v)
             v = (len(kernel) / len(ug)) / (kernel.T @ u)
-        close(rankers.rectangular_sinkhorn(q, g, b, beta=4.0, n_iter=6), 4 * uq @ ug.T + np.log(v))
+        close(hubs.rectangular_sinkhorn(q, g, b, beta=4.0, solver=Sweeps(6)), 4 * uq @ ug.T + np.log(v))
 
     def test_query_expansion_adds_neighbours(self, data):
-        q, g, b, uq, ug, _, neighbour = data
+        q, g, _, uq, ug, _, neighbour = data
         for alpha, name in ((3.0, "alpha_query_expansion"), (0.0, "average_query_expansion")):
             expanded = []
             for i in range(len(uq)):
                 best = top(neighbour[i], 3)
                 weight = [max(neighbour[i, j], 0) ** alpha if alpha else 1.0 for j in best]
                 expanded.append(uq[i] + sum(w * ug[j] for w, j in zip(weight, best, strict=True)))
-            close(getattr(rankers, name)(q, g, b, n=3), unit(np.array(expanded)) @ ug.T)
+            close(getattr(expansion, name)(q, g, n=3), unit(np.array(expanded)) @ ug.T)
 
     def test_database_augmentation_moves_the_gallery(self, data):
-        q, g, b, uq, ug, _, _ = data
+        q, g, _, uq, ug, _, _ = data
         own = ug @ ug.T
         np.fill_diagonal(own, np.nan)
         moved = unit(
@@ -113,7 +114,7 @@ class TestAgainstLoops:
                 [x + sum(max(own[i, j], 0) ** 3 * ug[j] for j in top(own[i], 3)) for i, x in enumerate(ug)]
             )
         )
-        close(rankers.database_augmentation(q, g, b, n=3), uq @ moved.T)
+        close(expansion.database_augmentation(q, g, n=3), uq @ moved.T)
         s = uq @ moved.T
         if g is None:
             np.fill_diagonal(s, np.nan)
@@ -122,7 +123,7 @@ class TestAgainstLoops:
                 [x + sum(max(s[i, j], 0) ** 3 * moved[j] for j in top(s[i], 3)) for i, x in enumerate(uq)]
             )
         )
-        close(rankers.database_augmentation(q, g, b, n=3, expand_query=True), both @ moved.T)
+        close(expansion.database_augmentation(q, g, n=3, expand_query=True), both @ moved.T)
 
     def test_local_scaling_and_nicdm_use_both_items_units(self, data):
         q, g, b, uq, ug, probes, neighbour = data
@@ -138,9 +139,9 @@ class TestAgainstLoops:
 
         (kq, mq), (kg, mg) = units(neighbour), units(probes.T)
         off = ~np.isclose(uq @ ug.T, 1)  # an item with itself: rounding decides
-        got = rankers.local_scaling(q, g, b, k=4).numpy()
+        got = hubs.local_scaling(q, g, b, k=4).numpy()
         np.testing.assert_allclose(got[off], (-(d**2) / np.outer(kq, kg))[off], rtol=1e-9)
-        got = rankers.nicdm(q, g, b, k=4).numpy()
+        got = hubs.nicdm(q, g, b, k=4).numpy()
         np.testing.assert_allclose(got[off], (-d / np.sqrt(np.outer(mq, mg)))[off], rtol=1e-7)
 
     def test_mutual_proximity_multiplies_normal_tails(self, data):
@@ -153,12 +154,12 @@ class TestAgainstLoops:
                 zq = (d[i, j] - np.nanmean(own[i])) / np.nanstd(own[i])
                 zg = (d[i, j] - np.nanmean(bank[:, j])) / np.nanstd(bank[:, j])
                 expected[i, j] = 0.5 * math.erfc(zq / math.sqrt(2)) * 0.5 * math.erfc(zg / math.sqrt(2))
-        np.testing.assert_allclose(rankers.mutual_proximity(q, g, b).exp().numpy(), expected, rtol=1e-5)
+        np.testing.assert_allclose(hubs.mutual_proximity(q, g, b).exp().numpy(), expected, rtol=1e-5)
 
     def test_empirical_mutual_proximity_counts_farther_thirds(self, data):
         q, g, b, uq, ug, _, _ = data
         third = unit(b.numpy()) if b is not None else ug
-        out = rankers.mutual_proximity_empirical(q, g, b).numpy()
+        out = hubs.mutual_proximity_empirical(q, g, b).numpy()
         for i in range(len(uq)):
             for j in range(len(ug)):
                 if g is None and i == j:
@@ -171,7 +172,7 @@ class TestAgainstLoops:
                 assert out[i, j] == pytest.approx(count / len(third))
 
     def test_diffusion_solves_its_linear_system(self, data):
-        q, g, b, uq, ug, _, neighbour = data
+        q, g, _, uq, ug, _, neighbour = data
         n, k, gamma, a = len(ug), 5, 3.0, 0.9
         own = ug @ ug.T
         np.fill_diagonal(own, np.nan)
@@ -188,11 +189,11 @@ class TestAgainstLoops:
         for i in range(len(uq)):
             for j in top(neighbour[i], k):
                 y[i, j] = max(neighbour[i, j], 0) ** gamma
-        got = rankers.diffusion(q, g, b, k=k, gamma=gamma, a=a, tol=1e-12)
+        got = graphs.diffusion(q, g, k=k, gamma=gamma, a=a, tol=1e-12)
         close(got, np.linalg.solve(system, y.T).T, atol=1e-8)
 
     def test_gnn_reranking_propagates_twice(self, data):
-        q, g, b, uq, ug, _, _ = data
+        q, g, _, uq, ug, _, _ = data
         x = ug if g is None else np.concatenate([uq, ug])
         s = x @ x.T
         order = [sorted(range(len(x)), key=lambda j, i=i: (-s[i, j], j)) for i in range(len(x))]
@@ -206,32 +207,45 @@ class TestAgainstLoops:
             )
         first = len(x) - len(ug)
         expected = 0.7 * adjacency[: len(uq)] @ adjacency[first:].T + 0.3 * uq @ ug.T
-        close(rankers.gnn_reranking(q, g, b, k1=6, k2=3, lam=0.3), expected)
+        close(graphs.gnn_reranking(q, g, k1=6, k2=3, lam=0.3), expected)
 
 
 def test_nnn_at_one_half_ranks_like_csls():
     q, g = torch.tensor(draw(0, 9)), torch.tensor(draw(1, 30))
-    a = rankers.csls(q, g, k=5).argsort(dim=1)
-    b = rankers.nearest_neighbour_normalisation(q, g, k=5, alpha=0.5).argsort(dim=1)
+    a = hubs.csls(q, g, k=5).argsort(dim=1)
+    b = hubs.nearest_neighbour_normalisation(q, g, k=5, alpha=0.5).argsort(dim=1)
     assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("name", list(rankers.RANKERS))
-def test_every_baseline_keeps_the_signature_and_ignores_feature_length(name):
+@pytest.mark.parametrize("name", list(RANKERS))
+def test_every_ranker_keeps_the_signature_and_ignores_feature_length(name):
     q, g, b = (torch.tensor(draw(s, n)) for s, n in ((0, 20), (1, 60), (2, 30)))
-    scores = rankers.RANKERS[name](q, g, b)
+    bank = b if RANKERS[name].uses_bank else None
+    scores = RANKERS[name](q, g, bank)
     assert scores.shape == (20, 60)
     assert torch.isfinite(scores).all()
-    scaled = rankers.RANKERS[name](3 * q, g * torch.linspace(0.5, 2, 60)[:, None], 2 * b)
+    scaled = RANKERS[name](3 * q, g * torch.linspace(0.5, 2, 60)[:, None], None if bank is None else 2 * bank)
     torch.testing.assert_close(scores, scaled, atol=1e-8, rtol=1e-6)
-    assert rankers.RANKERS[name](g).shape == (60, 60)
+    assert RANKERS[name](g).shape == (60, 60)
+
+
+@pytest.mark.parametrize("name", list(RANKERS))
+def test_a_bank_is_used_or_refused(name):
+    q, g, b = (torch.tensor(draw(s, n)) for s, n in ((0, 20), (1, 60), (2, 30)))
+    if RANKERS[name].uses_bank:
+        assert not torch.allclose(RANKERS[name](q, g, b), RANKERS[name](q, g))
+    else:
+        with pytest.raises(ArgumentError, match="'bank' parameter has no effect"):
+            RANKERS[name](q, g, b)
 
 
 def test_a_wide_gallery_and_wrong_shapes_are_refused_by_name():
     q = torch.zeros(2, 3) + 1
     with pytest.raises(ShapeError, match="'gallery' parameter of csls"):
-        rankers.csls(q, torch.ones(4, 5))
+        hubs.csls(q, torch.ones(4, 5))
     with pytest.raises(ArgumentError, match="'beta'"):
-        rankers.inverted_softmax(q, q.clone(), beta=0.0)
+        hubs.inverted_softmax(q, q.clone(), beta=0.0)
+    with pytest.raises(DTypeError, match=r"must be Sweeps\(n\)"):
+        hubs.rectangular_sinkhorn(q, solver=Converged())
     with pytest.raises(MemoryBudgetError, match="use k_reciprocal"):
-        rankers.gnn_reranking(torch.ones(30_001, 1))
+        graphs.gnn_reranking(torch.ones(30_001, 1))

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from bpa import choose_reg
 from bpa.errors import ArgumentError, FileError, MemoryBudgetError, ShapeError
-from bpa.hosts.retrieval.gallery import Gallery
-from bpa.hosts.retrieval.ranking import estimate_rank, rank, rerank, row_source
-from bpa.plans.comparison import AUTO_REG, PAPER, RETRIEVAL, RowComparison
+from bpa.hosts.retrieval import Gallery, estimate_rank, rank, rerank, row_source
+from bpa.plans import RowComparison, load_plan
+from bpa.solvers import Converged, Sweeps
 
+PAPER, RETRIEVAL = RowComparison.paper(), RowComparison.retrieval()
 ROWS = [PAPER, RowComparison("cosine"), RowComparison("euclidean", top=12), RowComparison("cosine", top=12)]
 
 
@@ -34,7 +36,7 @@ def slow_plan(x, reg, n_iter, cost="cosine"):
         c = 1 - u @ u.T
     else:
         c = ((x[:, None] - x[None]) ** 2).sum(-1)
-        if cost == "euclidean":
+        if cost == "relative-euclidean":
             c = np.sqrt(c) / np.sqrt(c).max()
     kernel = np.exp(-c / reg) * (1 - np.eye(n))
     u, v = np.ones(n), np.ones(n)
@@ -62,14 +64,15 @@ def slow_compare(w, n_query, first, rows):
     if rows.measure == "cosine":
         dot = left @ right.T
         return 1 - dot / np.outer(np.linalg.norm(left, axis=1), np.linalg.norm(right, axis=1))
-    return ((left[:, None] - right[None]) ** 2).sum(-1)
+    squared = ((left[:, None] - right[None]) ** 2).sum(-1)
+    return squared if rows.measure == "sqeuclidean" else np.sqrt(squared)
 
 
 @pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
-@pytest.mark.parametrize("cost", ["cosine", "sqeuclidean", "euclidean"])
+@pytest.mark.parametrize("cost", ["cosine", "sqeuclidean", "relative-euclidean"])
 def test_joint_equals_a_slow_float64_computation(rows, cost):
     q, g, _, _ = clusters(n_ids=9, each=4)
-    reg = {"cosine": 0.15, "sqeuclidean": 5.0, "euclidean": 0.1}[cost]
+    reg = {"cosine": 0.15, "sqeuclidean": 5.0, "relative-euclidean": 0.1}[cost]
     w = slow_plan(torch.cat([q, g]), reg, 5, cost)
     got = rank(q, g, reg=reg, cost=cost, rows=rows, diagnostics=False).distances
     np.testing.assert_allclose(got.numpy(), slow_compare(w, len(q), len(q), rows), atol=1e-8)
@@ -128,8 +131,12 @@ def mean_ap(distances, qi, gi):
 @pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
 def test_frozen_ranks_nearly_like_one_query_at_a_time(rows):
     q, g, qi, gi = clusters(seed=1, noise=0.8)
-    each = rank(q, g, reg=0.15, protocol="per-query", rows=rows, n_iter=30, diagnostics=False).distances
-    frozen = rank(q, g, reg=0.15, protocol="frozen", rows=rows, n_iter=30, diagnostics=False).distances
+    each = rank(
+        q, g, reg=0.15, protocol="per-query", rows=rows, solver=Sweeps(30), diagnostics=False
+    ).distances
+    frozen = rank(
+        q, g, reg=0.15, protocol="frozen", rows=rows, solver=Sweeps(30), diagnostics=False
+    ).distances
     rank_each, rank_frozen = each.argsort(1).argsort(1).double(), frozen.argsort(1).argsort(1).double()
     spearman = torch.stack(
         [torch.corrcoef(torch.stack([a, b]))[0, 1] for a, b in zip(rank_each, rank_frozen, strict=True)]
@@ -140,10 +147,10 @@ def test_frozen_ranks_nearly_like_one_query_at_a_time(rows):
 
 def test_the_query_s_own_coordinate_is_part_of_the_frozen_distance():
     q, g, _, _ = clusters(seed=1)
-    frozen = Gallery.fit(g, reg=0.15, rows=PAPER, n_iter=30)
-    w = frozen.lazy.dense()
-    row, column = frozen.row(q), frozen.lazy.columns(q, recognise=False)
-    expected = ((row[:, None] - w[None]) ** 2).sum(-1) + (1 - column) ** 2
+    frozen = Gallery.fit(g, reg=0.15, rows=PAPER, solver=Sweeps(30))
+    w = frozen.plan.affinities()
+    row, column = frozen.row(q), frozen.plan.late(q, recognise=False).columns()
+    expected = (((row[:, None] - w[None]) ** 2).sum(-1) + (1 - column) ** 2).sqrt()
     torch.testing.assert_close(frozen.distances(q), expected, atol=1e-9, rtol=1e-9)
     without = ((row[:, None] - w[None]) ** 2).sum(-1)
     assert (without.argsort(1) != expected.argsort(1)).any()
@@ -153,8 +160,8 @@ def test_the_query_s_own_coordinate_is_part_of_the_frozen_distance():
 def test_frozen_equals_joint_for_fitted_items(rows):
     q, g, _, _ = clusters(seed=3)
     x = torch.cat([q, g])
-    frozen = Gallery.fit(x, reg=0.2, rows=rows, n_iter=5)
-    joint = rank(q, g, reg=0.2, rows=rows, n_iter=5, diagnostics=False).distances
+    frozen = Gallery.fit(x, reg=0.2, rows=rows, solver=Sweeps(5))
+    joint = rank(q, g, reg=0.2, rows=rows, solver=Sweeps(5), diagnostics=False).distances
     got = frozen.fitted_distances(torch.arange(len(q)), torch.arange(len(q), len(x)))
     torch.testing.assert_close(got, joint, atol=1e-6, rtol=1e-5)
 
@@ -162,7 +169,7 @@ def test_frozen_equals_joint_for_fitted_items(rows):
 @pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
 def test_a_short_list_compares_like_the_whole_gallery(rows):
     q, g, _, _ = clusters(seed=4)
-    frozen = Gallery.fit(g, reg=0.15, rows=rows, n_iter=10)
+    frozen = Gallery.fit(g, reg=0.15, rows=rows, solver=Sweeps(10))
     whole = frozen.distances(q)
     candidates = frozen.shortlist(q, 17)
     near = torch.nn.functional.normalize(q, dim=1) @ torch.nn.functional.normalize(g, dim=1).T
@@ -176,7 +183,9 @@ def test_a_short_list_compares_like_the_whole_gallery(rows):
     assert torch.equal(index, candidates.gather(1, best.indices[:, :5]))
     one_by_one = torch.cat([frozen.distances(q[i : i + 1]) for i in range(len(q))])
     torch.testing.assert_close(one_by_one, whole, atol=1e-9, rtol=1e-9)
-    ranked = rank(q, g, reg=0.15, n_iter=10, protocol="frozen", rows=rows, shortlist=17, diagnostics=False)
+    ranked = rank(
+        q, g, reg=0.15, solver=Sweeps(10), protocol="frozen", rows=rows, shortlist=17, diagnostics=False
+    )
     first = ranked.distances.argsort(1)[:, :17].sort(1).values
     assert torch.equal(first, candidates.sort(1).values)
     tail = near.masked_fill(torch.zeros_like(near, dtype=torch.bool).scatter_(1, candidates, True), -2)
@@ -187,12 +196,19 @@ def test_a_short_list_compares_like_the_whole_gallery(rows):
 def test_frozen_serving_knows_the_euclidean_cost(rows):
     q, g, qi, gi = clusters(seed=4)
     q, g = q + 3, g + 3  # the set's mean must not matter
-    frozen = Gallery.fit(g, reg=4.0, cost="sqeuclidean", rows=rows, n_iter=30)
+    frozen = Gallery.fit(g, reg=4.0, cost="sqeuclidean", rows=rows, solver=Sweeps(30))
     assert torch.equal(
         frozen.shortlist(q, 9).sort(1).values, torch.cdist(q, g).topk(9, largest=False).indices.sort(1).values
     )
     each = rank(
-        q, g, reg=4.0, cost="sqeuclidean", protocol="per-query", rows=rows, n_iter=30, diagnostics=False
+        q,
+        g,
+        reg=4.0,
+        cost="sqeuclidean",
+        protocol="per-query",
+        rows=rows,
+        solver=Sweeps(30),
+        diagnostics=False,
     )
     assert abs(mean_ap(frozen.distances(q), qi, gi) - mean_ap(each.distances, qi, gi)) < 0.02
 
@@ -200,9 +216,9 @@ def test_frozen_serving_knows_the_euclidean_cost(rows):
 def test_the_bank_takes_part_but_is_never_ranked():
     q, g, _, _ = clusters(seed=5)
     bank = clusters(seed=6)[1]
-    frozen = Gallery.fit(g, bank, reg=0.2, rows=PAPER, n_iter=20)
+    frozen = Gallery.fit(g, bank, reg=0.2, rows=PAPER, solver=Sweeps(20))
     assert frozen.distances(q).shape == (len(q), len(g))
-    alone = Gallery.fit(g, reg=0.2, rows=PAPER, n_iter=20)
+    alone = Gallery.fit(g, reg=0.2, rows=PAPER, solver=Sweeps(20))
     assert not torch.allclose(frozen.distances(q), alone.distances(q))
     with pytest.raises(ArgumentError, match="without a bank"):
         frozen.add(bank)
@@ -212,7 +228,7 @@ def test_the_bank_takes_part_but_is_never_ranked():
 @pytest.mark.parametrize("storage", [None, torch.bfloat16])
 def test_a_saved_state_ranks_the_same_and_holds_no_pickle(tmp_path, rows, storage):
     q, g, _, _ = clusters(seed=7)
-    frozen = Gallery.fit(g, reg=0.2, rows=rows, n_iter=10, storage=storage)
+    frozen = Gallery.fit(g, reg=0.2, rows=rows, solver=Sweeps(10), storage=storage)
     path = tmp_path / "gallery.npz"
     frozen.save(path)
     with np.load(path, allow_pickle=False) as stored:  # an object array would raise here
@@ -222,27 +238,65 @@ def test_a_saved_state_ranks_the_same_and_holds_no_pickle(tmp_path, rows, storag
     torch.testing.assert_close(again.distances(q), frozen.distances(q), atol=1e-9, rtol=1e-9)
 
 
-def test_another_file_is_refused(tmp_path):
+GALLERY_FILES = {
+    "no gallery": ({"n_gallery": 0}, "'n_gallery' is 0"),
+    "more than there are": ({"n_gallery": 101}, "'n_gallery' is 101"),
+    "measure": ({"measure": "manhattan"}, "'measure' is 'manhattan'"),
+    "storage": ({"storage": "torch.int8"}, "'storage'"),
+    "another width": ({"top": 11}, "'columns' has shape (100, 12)"),
+    "rows that should not be there": ({"top": 0}, "'columns', 'values', which this version does not know"),
+    "a column outside": ({"columns": np.full((100, 12), 100)}, "positions outside 0..99"),
+    "values that are none": ({"values": np.full((100, 12), np.nan)}, "'values'"),
+    "a plan": ({"kind": "dense"}, "holds a 'dense', not a gallery plan"),
+}
+
+
+@pytest.mark.parametrize("case", GALLERY_FILES)
+def test_a_file_that_no_gallery_wrote_is_refused_with_the_reason(tmp_path, case):
+    changes, reason = GALLERY_FILES[case]
+    Gallery.fit(clusters()[1], reg=0.2, rows=RowComparison("cosine", top=12)).save(tmp_path / "a.plan")
+    with np.load(tmp_path / "a.plan") as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    with (tmp_path / "b.plan").open("wb") as file:
+        np.savez(file, **(arrays | {name: np.asarray(value) for name, value in changes.items()}))
+    with pytest.raises(FileError) as said:
+        Gallery.load(tmp_path / "b.plan")
+    assert reason in str(said.value)
+
+
+def test_other_files_are_refused_and_a_gallery_is_no_plan(tmp_path):
     np.savez(tmp_path / "other.npz", features=np.zeros(3))
     (tmp_path / "text.npz").write_text("no archive")
     for name in ("other.npz", "text.npz", "absent.npz"):
         with pytest.raises(FileError, match=name):
             Gallery.load(tmp_path / name)
+    Gallery.fit(clusters()[1]).save(tmp_path / "a.plan")
+    with pytest.raises(FileError, match=r"read it with Gallery\.load"):
+        load_plan(tmp_path / "a.plan")
+
+
+def test_a_gallery_says_what_it_is_and_how_balanced():
+    fitted = Gallery.fit(clusters()[1])
+    assert repr(fitted).startswith(
+        "Gallery(n_gallery=100, rows='cosine top-50', plan=DensePlan(n=100, d=16, "
+    )
+    assert "converged: marginal error" in repr(fitted)
+    assert fitted.reg == fitted.plan.reg
 
 
 @pytest.mark.parametrize("rows", [PAPER, RowComparison("cosine", top=12)], ids=lambda r: r.name)
 def test_a_grown_gallery_equals_one_fitted_whole_and_starts_warm(rows):
     q, g, _, _ = clusters(seed=8)
     old, new = g[:-5], g[-5:]
-    grown = Gallery.fit(old, reg=0.2, rows=rows, tol=1e-9).add(new, tol=1e-9)
-    whole = Gallery.fit(g, reg=0.2, rows=rows, tol=1e-9)
+    grown = Gallery.fit(old, reg=0.2, rows=rows, solver=Converged(1e-9)).add(new, solver=Converged(1e-9))
+    whole = Gallery.fit(g, reg=0.2, rows=rows, solver=Converged(1e-9))
     torch.testing.assert_close(grown.distances(q), whole.distances(q), atol=1e-6, rtol=1e-6)
-    assert grown.lazy.report.n_iter < whole.lazy.report.n_iter
+    assert grown.plan.convergence.n_iter < whole.plan.convergence.n_iter
 
 
 def test_the_hook_scores_candidates_of_any_index():
     q, g, _, _ = clusters(seed=9)
-    fitted = Gallery.fit(g, reg=0.2, n_iter=20, rows=RowComparison("cosine", top=12))
+    fitted = Gallery.fit(g, reg=0.2, solver=Sweeps(20), rows=RowComparison("cosine", top=12))
     ids = fitted.shortlist(q, 10)
     scores = rerank(q, ids, None, fitted)
     torch.testing.assert_close(scores, -fitted.distances(q, ids))
@@ -256,13 +310,53 @@ def test_items_newer_than_the_fit_score_nearly_like_fitted_ones(rows):
     q, g, _, _ = clusters(seed=10)
     late = list(range(0, len(g), 10))
     early = [j for j in range(len(g)) if j not in late]
-    fitted = Gallery.fit(g[early], reg=0.2, n_iter=40, rows=rows)
-    whole = Gallery.fit(g, reg=0.2, n_iter=40, rows=rows)
+    fitted = Gallery.fit(g[early], reg=0.2, solver=Sweeps(40), rows=rows)
+    whole = Gallery.fit(g, reg=0.2, solver=Sweeps(40), rows=rows)
     ids = torch.full((len(q), len(late)), -1)
     scores = rerank(q, ids, g[late].expand(len(q), -1, -1), fitted)
     expected = -whole.distances(q)[:, late]
     assert torch.corrcoef(torch.stack([scores.reshape(-1), expected.reshape(-1)]))[0, 1] > 0.95
     assert (scores.argmax(1) == expected.argmax(1)).double().mean() > 0.9
+
+
+def completed(row, top):
+    """A row as it is compared: whole, or its largest entries shared out."""
+    if top is None:
+        return row
+    order = sorted(range(len(row)), key=lambda j: -row[j])[:top]
+    out = np.zeros_like(row)
+    out[order] = row[order] / row[order].sum()
+    return out
+
+
+@pytest.mark.parametrize("top", [None, 3, 12, 49, 50, 51, 52, 80])
+@pytest.mark.parametrize("measure", ["euclidean", "sqeuclidean", "cosine"])
+@pytest.mark.parametrize("cost", ["cosine", "sqeuclidean"])
+def test_late_items_are_compared_as_a_loop_over_pairs_would(cost, measure, top):
+    q, g, _, _ = clusters(seed=16, n_ids=10)
+    items, late = g, g[::9] + 0.3
+    reg = {"cosine": 0.2, "sqeuclidean": 6.0}[cost]
+    fitted = Gallery.fit(items, reg=reg, cost=cost, rows=RowComparison(measure, top=top), solver=Sweeps(4))
+    got = fitted.distances_to_new(q, late)
+    assert len(items) == 50  # so that lists are shorter than, as long as, and longer than rows
+    left, right = fitted.row(q).numpy(), fitted.row(late).numpy()
+
+    def cost_of(a, b):
+        return (1 - unit(a) @ unit(b).T if cost == "cosine" else torch.cdist(a, b).square()).numpy()
+
+    g_v = fitted.plan.log_v.numpy()
+    f_q = -np.logaddexp.reduce(g_v - cost_of(q, items) / reg, axis=1)
+    f_a = -np.logaddexp.reduce(g_v - cost_of(late, items) / reg, axis=1)
+    entry = np.exp(f_q[:, None] + f_a[None] - cost_of(q, late) / reg) / fitted.plan.scale
+    for i in range(len(q)):
+        for j in range(len(late)):
+            mine, other = (completed(np.append(row, entry[i, j]), top) for row in (left[i], right[j]))
+            mine = np.concatenate([mine[:-1], [1], mine[-1:]])  # the query's column, the item's column
+            other = np.append(other, 1)
+            squared = ((mine - other) ** 2).sum()
+            cosine = 1 - mine @ other / np.linalg.norm(mine) / np.linalg.norm(other)
+            expected = {"euclidean": np.sqrt(squared), "sqeuclidean": squared, "cosine": cosine}[measure]
+            assert got[i, j].item() == pytest.approx(expected, abs=1e-7)
 
 
 def test_diagnostics_speak_when_reg_is_far_off_and_are_silent_otherwise():
@@ -318,7 +412,7 @@ def test_wrong_arguments_name_themselves():
     with pytest.raises(ArgumentError, match="'measure'"):
         RowComparison("manhattan")
     with pytest.raises(ArgumentError, match="positions 0"):
-        Gallery.fit(g, reg=0.2, n_iter=5).distances(q, torch.full((len(q), 1), len(g)))
+        Gallery.fit(g, reg=0.2, solver=Sweeps(5)).distances(q, torch.full((len(q), 1), len(g)))
 
 
 @pytest.mark.parametrize("measure", ["euclidean", "cosine"])
@@ -328,7 +422,9 @@ def test_a_graph_of_all_neighbours_is_the_dense_converged_plan(measure, top):
     x = torch.cat([q, g])
     rows = RowComparison(measure, top=top, neighbours=len(x) - 1)
     got = rank(q, g, reg=0.3, rows=rows, diagnostics=False).distances
-    many = rank(q, g, reg=0.3, n_iter=400, rows=RowComparison(measure, top=top), diagnostics=False).distances
+    many = rank(
+        q, g, reg=0.3, solver=Sweeps(400), rows=RowComparison(measure, top=top), diagnostics=False
+    ).distances
     torch.testing.assert_close(got, many, atol=5e-3, rtol=5e-3)
     few = RowComparison(measure, top=top, neighbours=6)
     assert not torch.allclose(rank(q, g, reg=0.3, rows=few, diagnostics=False).distances, many, atol=1e-2)
@@ -340,9 +436,9 @@ def test_the_space_of_rows_is_the_one_that_ranks(rows):
     x = torch.cat([q, g])
     source = row_source(x, reg=0.2, rows=rows)
     ranked = rank(x, reg=0.2, rows=rows, diagnostics=False).distances
-    factor = 2.0 if rows.measure == "cosine" else 1.0
-    everything = source.rows(0, len(x))
-    torch.testing.assert_close(everything, factor * ranked, atol=1e-8, rtol=1e-7)
+    everything = source.rows(slice(0, len(x)))
+    squared = 2 * ranked if rows.measure == "cosine" else ranked.square()
+    torch.testing.assert_close(everything, squared, atol=1e-8, rtol=1e-7)
     assert everything.diagonal().abs().max() == 0
     i, j = torch.randint(0, len(x), (2, 200), generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(source.pairs(i, j), everything[i, j], atol=1e-8, rtol=1e-7)
@@ -355,32 +451,53 @@ def test_the_space_of_rows_is_the_one_that_ranks(rows):
 
 @pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
 @pytest.mark.parametrize("protocol", ["joint", "frozen", "per-query"])
-def test_auto_is_a_fixed_weight_on_centred_rows(rows, protocol, tmp_path):
+def test_auto_is_the_rule_of_the_set_that_is_balanced(rows, protocol, tmp_path):
     q, g, _, _ = clusters(seed=15, n_ids=8, each=5)
     q, g = q + 2.0, g + 2.0  # features that all point one way
-    auto = rank(q, g, reg="auto", protocol=protocol, rows=rows, diagnostics=False).distances
-    uq, ug = (x / x.norm(dim=1, keepdim=True) for x in (q, g))
+    auto = rank(q, g, protocol=protocol, rows=rows, diagnostics=False).distances
+    torch.testing.assert_close(
+        rank(q, g, reg="Auto", protocol=protocol, rows=rows, diagnostics=False).distances, auto
+    )
+
+    def by_hand(left, right, of):
+        """Unit rows minus the mean of the unit rows of ``of``, at the weight that the rule gives that set."""
+        left, right, of = (x / x.norm(dim=1, keepdim=True) for x in (left, right, of))
+        mean, reg = of.mean(0), float(choose_reg(of).reg)
+        moved = {"reg": reg, "protocol": "frozen" if protocol == "frozen" else "joint", "rows": rows}
+        return rank(left - mean, right - mean, **moved, diagnostics=False).distances
+
     if protocol == "joint":
-        mean = torch.cat([uq, ug]).mean(0)
-        expected = rank(uq - mean, ug - mean, reg=AUTO_REG, rows=rows, diagnostics=False).distances
+        expected = by_hand(q, g, torch.cat([q, g]))
     elif protocol == "frozen":
-        mean = ug.mean(0)
-        moved = {"reg": AUTO_REG, "rows": rows, "protocol": "frozen", "diagnostics": False}
-        expected = rank(uq - mean, ug - mean, **moved).distances
-        fitted = Gallery.fit(g, reg="auto", rows=rows, n_iter=5)
-        fitted.save(tmp_path / "g.npz")
-        again = Gallery.load(tmp_path / "g.npz")
-        torch.testing.assert_close(again.distances(q), expected, atol=1e-9, rtol=1e-7)
+        expected = by_hand(q, g, g)
+        fitted = Gallery.fit(g, rows=rows, solver=Sweeps(5))
+        fitted.save(tmp_path / "g.plan")
+        again = Gallery.load(tmp_path / "g.plan")
+        torch.testing.assert_close(again.distances(q), expected, atol=1e-8, rtol=1e-6)
         torch.testing.assert_close(again.row(q), fitted.row(q))
     else:
-        expected = []
-        for i in range(len(q)):
-            mean = torch.cat([uq[i : i + 1], ug]).mean(0)
-            one = rank(uq[i : i + 1] - mean, ug - mean, reg=AUTO_REG, rows=rows, diagnostics=False)
-            expected.append(one.distances)
-        expected = torch.cat(expected)
-    torch.testing.assert_close(auto, expected, atol=1e-9, rtol=1e-7)
-    with pytest.raises(ArgumentError, match="'reg'"):
+        expected = torch.cat([by_hand(one[None], g, torch.cat([one[None], g])) for one in q])
+    torch.testing.assert_close(auto, expected, atol=1e-8, rtol=1e-6)
+    named = rank(
+        q, g, reg=0.2, cost="centred-cosine", protocol=protocol, rows=rows, diagnostics=False
+    ).distances
+    assert not torch.allclose(
+        named, rank(q, g, reg=0.2, protocol=protocol, rows=rows, diagnostics=False).distances
+    )
+
+
+def test_auto_serves_distances_and_refuses_what_has_no_directions():
+    q, g, qi, gi = clusters(seed=15)
+    q, g = q + 2.0, g + 2.0
+    by_distance = rank(q, g, cost="sqeuclidean", diagnostics=False).distances
+    assert mean_ap(by_distance, qi, gi) > mean_ap(1 - unit(q) @ unit(g).T, qi, gi)
+    with pytest.raises(ArgumentError, match="'reg' parameter of rank"):
         rank(q, g, reg="best")
-    with pytest.raises(ArgumentError, match="cost='cosine'"):
-        rank(q, g, reg="auto", cost="sqeuclidean")
+    with pytest.raises(ArgumentError, match=r"'reg' parameter of rank.*choose_reg"):
+        rank(q, g, cost="relative-euclidean")
+    found = rank(q, g, diagnostics=True).diagnostics
+    assert 0.08 <= found.reg <= 0.4
+
+
+def unit(x):
+    return x / x.norm(dim=1, keepdim=True)

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from bpa.hosts.retrieval.kreciprocal import KReciprocal, k_reciprocal
-from bpa.hosts.retrieval.ranking import rank, row_source
-from bpa.metrics.hubness import hubness
+from bpa.hosts.retrieval import KReciprocal, k_reciprocal, rank, row_source
+from bpa.metrics.hubs import hubness
 from bpa.metrics.retrieval import evaluate_ranking
-from bpa.plans.comparison import PAPER, RETRIEVAL, compare_dense
-from bpa.plans.dense import DensePlan
+from bpa.plans import DensePlan, RowComparison
+from bpa.plans._comparison import compare_dense
+from bpa.solvers import PAPER_SWEEPS
+
+PAPER, RETRIEVAL = RowComparison.paper(), RowComparison.retrieval()
 
 pytest.importorskip("skimage", reason="the pictures are scikit-image's")
 pytestmark = pytest.mark.slow
@@ -50,7 +52,7 @@ def test_directions_on_the_stereo_pair(stereo):
     assert score(paper)[1] >= plain[1] + 2
     assert hubness(paper.numpy()).skewness < hubness(cosine.numpy()).skewness
     # the ones on the diagonal carry most of it
-    w = DensePlan.fit(joint, reg=0.15, solver="alternating", diagonal=0.0).dense()
+    w = DensePlan.fit(joint, reg=0.15, solver=PAPER_SWEEPS, diagonal=0.0).affinities()
     assert score(compare_dense(w[: len(q)], w[len(q) :], "euclidean"))[0] < score(paper)[0] - 5
     # frozen potentials rank like the joint transform
     for rows in (PAPER, RETRIEVAL):

@@ -63,7 +63,7 @@ def test_what_has_no_rule_runs_at_its_published_weight_and_says_so() -> None:
     assert {
         "k-means, bpa, reg auto",
         "k-means, softmax, reg 0.1",
-        "bpa-smooth, reg 0.1",
+        "bpa-smooth, reg auto",
         "spectral, reg 0.1",
     } <= set(said)
 
@@ -86,6 +86,15 @@ def test_a_clusterer_that_is_not_known_is_refused() -> None:
     for hosts in (("k-medians",), ()):
         with pytest.raises(ArgumentError, match="clusterers among k-means, bpa-smooth"):
             clustering_ways(hosts)
+
+
+def test_auto_is_refused_where_no_clusterer_has_the_rule() -> None:
+    with pytest.raises(ArgumentError, match="not for spectral"):
+        clustering_ways(("spectral", "spectral-knn"), reg=("auto",))
+    with pytest.raises(ArgumentError, match="not for softmax"):
+        clustering_ways(("k-means",), ("softmax",), reg=("auto",))
+    assert clustering_ways(("bpa-smooth", "k-means"), ("softmax",), reg=("auto",))
+    assert clustering_ways(("spectral-knn",), reg=("auto",))  # nothing there has a weight
 
 
 def test_separated_clusters_are_found_in_every_way(easy: FeatureSet) -> None:

@@ -16,10 +16,9 @@ import torch
 from bpa import BPA
 from bpa.data.episodes import draw_tasks
 from bpa.errors import ArgumentError, MemoryBudgetError
-from bpa.hosts.fewshot import VARIANTS, pmf, protonet, ptmap
-from bpa.metrics.fewshot import correct_counts, task_accuracy
+from bpa.hosts.fewshot import PMF, VARIANTS, ProtoNet, PTMap
 from bpa.metrics.intervals import paired_difference
-from bpa.records import FeatureSet, RunRecord
+from bpa.records import Episode, FeatureSet, RunRecord
 from bpa.runs import RunStore, Way, run, transforms_asked
 from bpa.runs.fields import fewshot as module
 from bpa.runs.fields.fewshot import FewShot, FewShotTask, fewshot_ways, task_bytes, variant_ways
@@ -51,16 +50,12 @@ def accuracy(features: FeatureSet, task: FewShotTask, way: Way) -> np.ndarray:
 def test_every_row_is_its_host_on_each_task_alone(features: FeatureSet) -> None:
     tasks = draw_tasks(features, n_query=6, n_tasks=23)
     x = torch.from_numpy(features.features)
-    hosts = {"protonet": protonet, "pmf": pmf, "ptmap": ptmap}
+    hosts = {"protonet": ProtoNet, "pmf": PMF, "ptmap": PTMap}
     for way, record in zip(WAYS, found(features, SMALL, WAYS), strict=True):
         for t in range(0, 23, 5):
             rows = torch.from_numpy(tasks.rows[t])
-            label = hosts[way.host](
-                x[rows[:5]],
-                torch.from_numpy(tasks.support_labels),
-                x[rows[5:]],
-                transform=way.transform.build(),
-            )
+            episode = Episode(x[rows[:5]], torch.from_numpy(tasks.support_labels), x[rows[5:]], n_way=5)
+            label = hosts[way.host](way.transform.build())(episode)
             hits = int((label.labels.numpy() == tasks.query_labels[t]).sum())
             assert record.values["accuracy"][t] == pytest.approx(hits / 30), (way, t)
 
@@ -157,7 +152,7 @@ def test_a_published_variant_is_ptmap_with_its_settings_and_weights(
             def transform(z: torch.Tensor, *, mask: Any = None, layer: BPA = layer) -> torch.Tensor:
                 return layer(z, mask=mask, support_labels=known)
 
-        label = ptmap(x[rows[:5]], labels, x[rows[5:]], transform=transform, **VARIANTS[variant])  # type: ignore[arg-type]
+        label = PTMap(transform, VARIANTS[variant])(Episode(x[rows[:5]], labels, x[rows[5:]], n_way=5))
         hits = int((label.labels.numpy() == tasks.query_labels[4]).sum())
         assert record.values["accuracy"][4] == pytest.approx(hits / 30), way
 
@@ -198,13 +193,6 @@ def test_wrong_tasks_and_hosts_are_explained(features: FeatureSet) -> None:
     with pytest.raises(ArgumentError, match="need labels"):
         FewShot(replace(features, labels=None))
     assert FewShotTask(protocol="dirichlet").concentration == 2.0
-
-
-def test_counts_and_shares_of_correct_queries() -> None:
-    predicted, truth = torch.tensor([[0, 1, 2], [1, 1, 1]]), torch.tensor([[0, 1, 1], [0, 0, 1]])
-    mask = torch.tensor([[True, True, False], [True, True, True]])
-    assert correct_counts(predicted, truth).tolist() == [2, 1]
-    assert task_accuracy(predicted, truth, mask=mask).tolist() == pytest.approx([1.0, 1 / 3])
 
 
 _WATCHED = """

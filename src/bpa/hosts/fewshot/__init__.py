@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from bpa.hosts.fewshot._preparation import powered
 from bpa.hosts.fewshot._sets import Prediction
-from bpa.hosts.fewshot._transport import Assignment, assign
-from bpa.hosts.fewshot.pmf import PMF, pmf
-from bpa.hosts.fewshot.protonet import ProtoNet, protonet
-from bpa.hosts.fewshot.ptmap import VARIANTS, PTMap, PTMapPrediction, powered, ptmap
+from bpa.hosts.fewshot._settings import VARIANTS, PTMapSettings, PTMapVariant
+from bpa.hosts.fewshot.pmf import PMF
+from bpa.hosts.fewshot.protonet import ProtoNet
+from bpa.hosts.fewshot.ptmap import PTMap, PTMapPrediction
 
 __all__ = [
     "PMF",
     "VARIANTS",
-    "Assignment",
     "PTMap",
     "PTMapPrediction",
+    "PTMapSettings",
+    "PTMapVariant",
     "Prediction",
     "ProtoNet",
-    "assign",
-    "pmf",
     "powered",
-    "protonet",
-    "ptmap",
 ]

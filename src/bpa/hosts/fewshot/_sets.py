@@ -1,4 +1,4 @@
-"""What the few-shot hosts share: an episode checked once, and class means that do not depend on row order."""
+"""What the few-shot hosts share: an episode checked once and laid out as one set, and what they answer with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from bpa._checks import check_features, check_shape
 from bpa.errors import ArgumentError, DTypeError, ShapeError
+from bpa.records import Episode
 from bpa.transforms.contract import SetTransform
 
 
@@ -20,6 +22,12 @@ class Prediction:
     ----------
     scores : Tensor, shape (..., Q, k)
         Logits or log-probabilities: the larger, the likelier. Differentiable. Zero at masked queries.
+
+    Examples
+    --------
+    >>> import torch
+    >>> Prediction(torch.tensor([[0.1, 0.7, 0.2], [2.0, -1.0, 0.0]])).labels
+    tensor([1, 0])
     """
 
     scores: Tensor
@@ -53,77 +61,81 @@ class TaskSet:
         """True at the unlabelled rows that exist."""
         return None if self.mask is None else self.mask[..., self.n_support :]
 
+    def halves(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The labelled and the unlabelled rows of ``z``, shape (..., n, w)."""
+        return z[..., : self.n_support, :], z[..., self.n_support :, :]
 
-def join(
-    support: Tensor,
-    support_labels: Tensor,
-    query: Tensor,
-    *,
-    n_way: int | None,
-    support_mask: Tensor | None,
-    query_mask: Tensor | None,
-    function: str,
-) -> TaskSet:
+    def hidden(self, scores: Tensor) -> Tensor:
+        """Scores (..., Q, k), zero at the queries that do not exist."""
+        return scores if self.query_mask is None else scores.masked_fill(~self.query_mask[..., None], 0.0)
+
+
+def join(episode: Episode) -> TaskSet:
     """Check an episode and lay its rows side by side; half precision becomes float32."""
-    for name, value in (("support", support), ("query", query)):
-        if not isinstance(value, Tensor) or not value.is_floating_point():
-            kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
-            raise DTypeError(f"The {name!r} parameter of {function} must be a floating tensor. Got {kind}.")
-        if value.dim() < 2 or value.shape[-2] < 1 or value.shape[-1] < 1:
-            raise ShapeError(
-                f"The {name!r} parameter of {function} must have shape (..., rows, d) with at least one row. "
-                f"Got {tuple(value.shape)}."
-            )
+    support, query = episode.support, episode.query
+    check_features(support, argument="support", function="Episode")
+    check_features(query, argument="query", function="Episode")
     if support.shape[:-2] != query.shape[:-2] or support.shape[-1] != query.shape[-1]:
         raise ShapeError(
-            f"The 'support' and 'query' of {function} must agree in batch and width. Got "
-            f"{tuple(support.shape)} "
-            f"and {tuple(query.shape)}."
+            f"The 'support' and 'query' parameters of Episode must agree in batch and width. Got "
+            f"{tuple(support.shape)} and {tuple(query.shape)}."
         )
-    if support_labels.shape != support.shape[:-1]:
-        raise ShapeError(
-            f"The 'support_labels' of {function} must have shape {tuple(support.shape[:-1])}, "
-            f"one per support row. "
-            f"Got {tuple(support_labels.shape)}."
-        )
-    if support_labels.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
-        raise DTypeError(f"The 'support_labels' of {function} must be integers. Got {support_labels.dtype}.")
-    labels = support_labels.to(device=support.device, dtype=torch.int64)
-    mask: Tensor | None = None
-    if support_mask is not None or query_mask is not None:
-        parts = []
-        for name, given, rows in (("support_mask", support_mask, support), ("query_mask", query_mask, query)):
-            if given is None:
-                given = torch.ones(rows.shape[:-1], dtype=torch.bool, device=rows.device)
-            if given.shape != rows.shape[:-1] or given.dtype != torch.bool:
-                raise ShapeError(
-                    f"The {name!r} of {function} must be boolean with shape {tuple(rows.shape[:-1])}. "
-                    f"Got {given.dtype} {tuple(given.shape)}."
-                )
-            parts.append(given)
-        mask = torch.cat(parts, dim=-1)
-    valid = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask[..., : labels.shape[-1]]
-    known = torch.where(valid, labels, torch.zeros_like(labels))
-    k = int(known.max()) + 1 if n_way is None else n_way
-    if int(known.min()) < 0 or int(known.max()) >= k:
+    mask = _mask(episode)
+    onehot = _onehot(episode, None if mask is None else mask[..., : support.shape[-2]])
+    x = _side_by_side(support.to(onehot.dtype), query.to(onehot.dtype))
+    if mask is not None:  # whatever padding holds, it enters nothing
+        x = torch.where(mask[..., None], x, torch.zeros_like(x))
+    return TaskSet(x, mask, onehot, support.shape[-2])
+
+
+def _mask(episode: Episode) -> Tensor | None:
+    """True at the rows that exist, support first, shape (..., n); None where all do."""
+    if episode.support_mask is None and episode.query_mask is None:
+        return None
+    parts = []
+    for name, rows in (("support_mask", episode.support), ("query_mask", episode.query)):
+        given = getattr(episode, name)
+        if given is None:
+            given = torch.ones(rows.shape[:-1], dtype=torch.bool, device=rows.device)
+        check_shape(given.shape, tuple(rows.shape[:-1]), argument=name, function="Episode")
+        if given.dtype is not torch.bool:
+            raise DTypeError(
+                f"The {name!r} parameter of Episode must be boolean, true at the rows that exist. Got {given.dtype}."
+            )
+        parts.append(given)
+    return torch.cat(parts, dim=-1)
+
+
+def _onehot(episode: Episode, there: Tensor | None) -> Tensor:
+    """Classes of the labelled rows (..., L, k), zero where a row does not exist, in the type to compute in."""
+    labels, k = episode.support_labels, episode.n_way
+    check_shape(
+        labels.shape, tuple(episode.support.shape[:-1]), argument="support_labels", function="Episode",
+        way_out="Each labelled row has one class.",
+    )  # fmt: skip
+    if labels.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+        raise DTypeError(f"The 'support_labels' parameter of Episode must hold integers. Got {labels.dtype}.")
+    labels = labels.to(device=episode.support.device, dtype=torch.int64)
+    known = labels if there is None else torch.where(there, labels, torch.zeros_like(labels))
+    low, high = int(known.min()), int(known.max())
+    if low < 0 or high >= k:
         raise ArgumentError(
-            f"The 'support_labels' of {function} must lie in 0 … n_way - 1 = {k - 1}. Got "
-            f"{int(known.min())} … "
-            f"{int(known.max())}."
+            f"The 'support_labels' parameter of Episode must lie in 0..n_way - 1 = 0..{k - 1}. Got {low}..{high}."
         )
-    dtype = torch.promote_types(torch.promote_types(support.dtype, query.dtype), torch.float32)
-    onehot = torch.nn.functional.one_hot(known, k).to(dtype) * valid[..., None].to(dtype)
+    dtype = torch.promote_types(
+        torch.promote_types(episode.support.dtype, episode.query.dtype), torch.float32
+    )
+    onehot = torch.nn.functional.one_hot(known, k).to(dtype)
+    if there is not None:
+        onehot = onehot * there[..., None]
     empty = onehot.sum(dim=-2) == 0
     if bool(empty.any()):
         missing = int(empty.nonzero()[0, -1])
         raise ArgumentError(
-            f"Every class needs a labelled row in {function}. Class {missing} of {k} has none in "
-            f"'support_labels'."
+            f"The 'support_labels' parameter of Episode must name every class at least once. Class {missing} of {k} "
+            f"has no labelled row; lower n_way, or number the classes from 0 without gaps."
         )
-    x = _side_by_side(support.to(dtype), query.to(dtype))
-    if mask is not None:  # whatever padding holds, it enters nothing
-        x = torch.where(mask[..., None], x, torch.zeros_like(x))
-    return TaskSet(x, mask, onehot, support.shape[-2])
+    return onehot
 
 
 def _side_by_side(support: Tensor, query: Tensor) -> Tensor:
@@ -154,26 +166,3 @@ class GramTransform(SetTransform, Protocol):
     def from_cosines(self, cosines: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Map cosines (..., n, n) to what the transform gives for rows with these cosines."""
         ...
-
-
-def class_means(rows: Tensor, onehot: Tensor) -> Tensor:
-    """Mean row of each class, shape (..., k, w), by one-hot product: any order, any balance."""
-    counts = onehot.sum(dim=-2)[..., None]
-    return onehot.transpose(-1, -2) @ rows / counts
-
-
-def sqdistances(rows: Tensor, means: Tensor) -> Tensor:
-    """Squared Euclidean distances (..., Q, k) between rows and means, never negative."""
-    inner = rows @ means.transpose(-1, -2)
-    return ((rows * rows).sum(-1)[..., None] - 2.0 * inner + (means * means).sum(-1)[..., None, :]).clamp_min(
-        0.0
-    )
-
-
-def check_apply(apply: str, owner: str) -> str:
-    """``apply`` when it is one of its two values."""
-    if apply not in ("always", "training"):
-        raise ArgumentError(
-            f"The 'apply' parameter of {owner} must be 'always' or 'training'. Got {apply!r}."
-        )
-    return apply

@@ -8,111 +8,54 @@ query together, in at least float32 whatever autocast says.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from bpa.hosts.fewshot._sets import Prediction, check_apply, class_means, join, transformed
-from bpa.records import Episode
+from bpa.hosts.fewshot._prototypes import Apply, PrototypeHost
 from bpa.transforms.contract import Identity, SetTransform
 
 _IDENTITY = Identity()
 
 
-def pmf(
-    support: Tensor,
-    support_labels: Tensor,
-    query: Tensor,
-    *,
-    transform: SetTransform = _IDENTITY,
-    n_way: int | None = None,
-    scale: float | Tensor = 10.0,
-    bias: float | Tensor = 0.0,
-    support_mask: Tensor | None = None,
-    query_mask: Tensor | None = None,
-) -> Prediction:
+class PMF(PrototypeHost):
     r"""Scaled cosines to the class means.
 
     .. math:: \mathrm{scores}_{ic} = s \, (\cos(z_i, \mu_c) + b), \qquad Z = T([X_s; X_q])
 
+    Called with an :class:`~bpa.records.Episode`, or a batch of them, it gives a `Prediction`. The learnable s and b
+    are ``scale_cls`` and ``bias``, of shape (1,): the names they carry in published checkpoints. Neither changes a
+    prediction while s > 0.
+
     Parameters
     ----------
-    support : Tensor, shape (..., L, d)
-        Labelled rows, any order, any balance; at least one a class.
-    support_labels : Tensor, shape (..., L), integers
-        Their classes, ``0 .. n_way - 1``.
-    query : Tensor, shape (..., Q, d)
-        Rows to label.
     transform : SetTransform
-        Applied to support and query together.
-    n_way : int, optional
-        Number of classes; the largest label plus one when not given.
-    scale, bias : float or Tensor
-        ``s`` and ``b``. Neither changes a prediction while ``s > 0``.
-    support_mask, query_mask : Tensor, bool, optional
-        True at the rows that exist, for padded tasks.
-
-    Returns
-    -------
-    Prediction
-        ``scores`` of shape (..., Q, n_way).
+        T, applied to support and query together. The identity is the published host.
+    apply : {"always", "training"}
+        ``"training"`` leaves the transform out in eval mode (the paper's BPA_i).
 
     Notes
     -----
     Differentiable in the features, the scale and the bias. Prototypes are means of rows as they come, not
-    of unit rows, as in the published code.
+    of unit rows, and a row shorter than 1e-12 stays shorter than one, both as in the published code.
 
     Examples
     --------
     >>> import torch
-    >>> shots, rows = torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([[5.0, 1.0]])
-    >>> pmf(shots, torch.tensor([0, 1]), rows).labels
+    >>> from bpa.records import Episode
+    >>> shots, labels = torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([0, 1])
+    >>> task = Episode(shots, labels, query=torch.tensor([[5.0, 1.0]]), n_way=2)
+    >>> PMF()(task).labels
     tensor([1])
     """
-    task = join(support, support_labels, query, n_way=n_way, support_mask=support_mask, query_mask=query_mask,
-                function="pmf")  # fmt: skip
-    z = transformed(transform, task.x, task.mask)
-    means = class_means(z[..., : task.n_support, :], task.support_onehot)
-    queries = torch.nn.functional.normalize(z[..., task.n_support :, :], dim=-1, eps=1e-12)
-    cosine = queries @ torch.nn.functional.normalize(means, dim=-1, eps=1e-12).transpose(-1, -2)
-    scores = scale * (cosine + bias)
-    return Prediction(scores if task.query_mask is None else scores * task.query_mask[..., None])
 
-
-class PMF(torch.nn.Module):
-    """`pmf` as a module over an `Episode`, with the published learnable scalars.
-
-    ``scale_cls`` and ``bias`` have shape (1,) and the names they carry in published checkpoints.
-
-    Parameters
-    ----------
-    transform : SetTransform
-        Applied to support and query together.
-    apply : {"always", "training"}
-        ``"training"`` leaves the transform out in eval mode (the paper's BPA_i).
-    """
-
-    def __init__(
-        self, transform: SetTransform = _IDENTITY, *, apply: Literal["always", "training"] = "always"
-    ) -> None:
-        super().__init__()
-        self.transform = transform
-        self.apply_transform = check_apply(apply, "PMF")
+    def __init__(self, transform: SetTransform = _IDENTITY, *, apply: Apply = "always") -> None:
+        super().__init__(transform, apply)
         self.scale_cls = torch.nn.Parameter(torch.full((1,), 10.0))
         self.bias = torch.nn.Parameter(torch.zeros(1))
 
-    def forward(self, episode: Episode) -> Prediction:
-        """Label the queries of ``episode``."""
-        active = self.apply_transform == "always" or self.training
-        return pmf(
-            episode.support,
-            episode.support_labels,
-            episode.query,
-            transform=self.transform if active else _IDENTITY,
-            n_way=episode.n_way,
-            scale=self.scale_cls,
-            bias=self.bias,
-            support_mask=episode.support_mask,
-            query_mask=episode.query_mask,
-        )
+    def scores(self, queries: Tensor, means: Tensor) -> Tensor:
+        """Scaled cosines (..., Q, k)."""
+        cosine = normalize(queries, dim=-1) @ normalize(means, dim=-1).transpose(-1, -2)
+        scaled: Tensor = self.scale_cls * (cosine + self.bias)
+        return scaled

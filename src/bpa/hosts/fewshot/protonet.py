@@ -7,56 +7,32 @@ space; the identity gives the published, inductive host.
 
 from __future__ import annotations
 
-from typing import Literal
-
-import torch
 from torch import Tensor
 
-from bpa.errors import ArgumentError
-from bpa.hosts.fewshot._sets import Prediction, check_apply, class_means, join, sqdistances, transformed
-from bpa.records import Episode
+from bpa._checks import check_positive
+from bpa.hosts.fewshot._prototypes import Apply, PrototypeHost
 from bpa.transforms.contract import Identity, SetTransform
 
 _IDENTITY = Identity()
 
 
-def protonet(
-    support: Tensor,
-    support_labels: Tensor,
-    query: Tensor,
-    *,
-    transform: SetTransform = _IDENTITY,
-    n_way: int | None = None,
-    temperature: float = 1.0,
-    support_mask: Tensor | None = None,
-    query_mask: Tensor | None = None,
-) -> Prediction:
+class ProtoNet(PrototypeHost):
     r"""Negative squared distances to the class means.
 
     .. math:: \mathrm{scores}_{ic} = -\lVert z_i - \mu_c \rVert^2 / t, \qquad
               \mu_c = \frac{1}{|S_c|} \sum_{i \in S_c} z_i, \qquad Z = T([X_s; X_q])
 
+    Called with an :class:`~bpa.records.Episode`, or a batch of them, it gives a `Prediction`.
+
     Parameters
     ----------
-    support : Tensor, shape (..., L, d)
-        Labelled rows, any order, any balance; at least one a class.
-    support_labels : Tensor, shape (..., L), integers
-        Their classes, ``0 .. n_way - 1``.
-    query : Tensor, shape (..., Q, d)
-        Rows to label.
     transform : SetTransform
-        Applied to support and query together.
-    n_way : int, optional
-        Number of classes; the largest label plus one when not given.
+        T, applied to support and query together. The identity is the published host.
     temperature : float
-        ``t``; it changes a loss and no prediction. FEAT trains raw 640-d features with 64.
-    support_mask, query_mask : Tensor, bool, optional
-        True at the rows that exist, for padded tasks.
-
-    Returns
-    -------
-    Prediction
-        ``scores`` of shape (..., Q, n_way).
+        t; it changes a loss and no prediction. FEAT trains raw 640-d features with 64.
+    apply : {"always", "training"}
+        ``"training"`` leaves the transform out in eval mode: a host trained with BPA and used without it,
+        which the paper calls BPA_i, stays inductive.
 
     Notes
     -----
@@ -66,56 +42,22 @@ def protonet(
     Examples
     --------
     >>> import torch
-    >>> shots, rows = torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([[0.1, 0.9]])
-    >>> protonet(shots, torch.tensor([0, 1]), rows).labels
+    >>> from bpa.records import Episode
+    >>> shots, labels = torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([0, 1])
+    >>> task = Episode(shots, labels, query=torch.tensor([[0.1, 0.9]]), n_way=2)
+    >>> ProtoNet()(task).labels
     tensor([0])
-    """
-    if not temperature > 0:
-        raise ArgumentError(f"The 'temperature' of protonet must be positive. Got {temperature!r}.")
-    task = join(support, support_labels, query, n_way=n_way, support_mask=support_mask, query_mask=query_mask,
-                function="protonet")  # fmt: skip
-    z = transformed(transform, task.x, task.mask)
-    shots, queries = z[..., : task.n_support, :], z[..., task.n_support :, :]
-    scores = -sqdistances(queries, class_means(shots, task.support_onehot)) / temperature
-    return Prediction(scores if task.query_mask is None else scores * task.query_mask[..., None])
-
-
-class ProtoNet(torch.nn.Module):
-    """`protonet` as a module over an `Episode`.
-
-    Parameters
-    ----------
-    transform : SetTransform
-        Applied to support and query together.
-    temperature : float
-        Divides the squared distances.
-    apply : {"always", "training"}
-        ``"training"`` leaves the transform out in eval mode: a host trained with BPA and used without it,
-        which the paper calls BPA_i, stays inductive.
     """
 
     def __init__(
-        self,
-        transform: SetTransform = _IDENTITY,
-        *,
-        temperature: float = 1.0,
-        apply: Literal["always", "training"] = "always",
+        self, transform: SetTransform = _IDENTITY, *, temperature: float = 1.0, apply: Apply = "always"
     ) -> None:
-        super().__init__()
-        self.transform = transform
+        super().__init__(transform, apply)
+        check_positive(temperature, argument="temperature", function="ProtoNet")
         self.temperature = temperature
-        self.apply_transform = check_apply(apply, "ProtoNet")
 
-    def forward(self, episode: Episode) -> Prediction:
-        """Label the queries of ``episode``."""
-        active = self.apply_transform == "always" or self.training
-        return protonet(
-            episode.support,
-            episode.support_labels,
-            episode.query,
-            transform=self.transform if active else _IDENTITY,
-            n_way=episode.n_way,
-            temperature=self.temperature,
-            support_mask=episode.support_mask,
-            query_mask=episode.query_mask,
-        )
+    def scores(self, queries: Tensor, means: Tensor) -> Tensor:
+        """Negative squared distances (..., Q, k) over the temperature."""
+        inner = queries @ means.transpose(-1, -2)
+        lengths = (queries * queries).sum(-1)[..., None], (means * means).sum(-1)[..., None, :]
+        return -(lengths[0] - 2.0 * inner + lengths[1]).clamp_min(0.0) / self.temperature

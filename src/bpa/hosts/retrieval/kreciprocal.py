@@ -23,19 +23,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bpa._checks import check_count
+from bpa._blocks import block_rows, spans
+from bpa._checks import check_choice, check_count, check_interval
 from bpa.errors import ArgumentError, MemoryBudgetError
-from bpa.plans.neighbours import (
+from bpa.hosts.retrieval.sources import (
     DistanceSource,
     FeatureSource,
+    JointNeighbours,
     ListSource,
     MatrixSource,
-    Neighbours,
-    block_rows,
-    smallest,
-    spans,
 )
-from bpa.plans.sparse_rows import SparseRows, intersections, member, segment_sum
+from bpa.memory import format_bytes, parse_bytes
+from bpa.plans._search import smallest
+from bpa.plans._sparse import SparseRows, intersections, member, segment_sum
 
 __all__ = ["KReciprocal", "estimate_k_reciprocal_bytes", "k_reciprocal"]
 
@@ -54,6 +54,12 @@ class KReciprocal:
         V after the local expansion, n × n.
     gallery_start : int
         First gallery item: ``n_query``, or 0 where every item is on both sides.
+
+    Examples
+    --------
+    >>> fitted = k_reciprocal(torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), 10, k1=5, k2=2)
+    >>> [rows.shape for _, rows in fitted.blocks(4)], fitted.top(3)[0].shape
+    ([torch.Size([4, 20]), torch.Size([4, 20]), torch.Size([2, 20])], torch.Size([10, 3]))
     """
 
     source: DistanceSource
@@ -110,13 +116,13 @@ class KReciprocal:
         distances : Tensor
         """
         gallery = self.encoding.slice(self.gallery_start, self.source.n).transpose()
-        for start, stop in spans(self.n_query, block or block_rows(self.source.n, 4)):
-            shared = intersections(self.encoding.slice(start, stop), gallery)
+        for span in spans(self.n_query, block or block_rows(self.source.n, 4)):
+            shared = intersections(self.encoding.slice(span.start, span.stop), gallery)
             # rows sum to one, so the sum of maxima is two minus the sum of minima
             jaccard = 1 - shared / (2 - shared)
-            rows = self.source.rows(start, stop)[:, self.gallery_start :]
-            original = _scaled_power(rows, self.power) / self.largest[start:stop, None]
-            yield start, jaccard.to(original.dtype).mul_(1 - self.lam).add_(original, alpha=self.lam)
+            rows = self.source.rows(span)[:, self.gallery_start :]
+            original = _scaled_power(rows, self.power) / self.largest[span, None]
+            yield span.start, jaccard.to(original.dtype).mul_(1 - self.lam).add_(original, alpha=self.lam)
 
     def distances(self) -> Tensor:
         """All distances, shape (n_query, n_gallery)."""
@@ -147,7 +153,7 @@ def k_reciprocal(
     power: int = 2,
     self_first: bool = True,
     all_against_all: bool = False,
-    budget: int | None = None,
+    budget: str | int | None = None,
 ) -> KReciprocal:
     """Re-rank a joint set by shared reciprocal neighbours.
 
@@ -172,8 +178,8 @@ def k_reciprocal(
         (the published code does not).
     all_against_all : bool
         Every item is on both sides; then ``n_query`` must be n.
-    budget : int, optional
-        Bytes allowed beyond the input.
+    budget : str or int, optional
+        Bytes allowed beyond the input, such as ``"2GB"``.
 
     Returns
     -------
@@ -192,38 +198,38 @@ def k_reciprocal(
     >>> k_reciprocal(x, 10, k1=5, k2=2).distances().shape
     torch.Size([10, 20])
     """
-    given = [value is not None for value in (features, distances, lists)]
-    if sum(given) != 1:
+    given = sum(value is not None for value in (features, distances, lists))
+    if given != 1:
         raise ArgumentError(
-            "k_reciprocal needs exactly one of 'features', 'distances' and 'lists'. "
-            f"Got {sum(given)} of them."
+            f"k_reciprocal needs exactly one of 'features', 'distances' and 'lists'. Got {given} of them."
         )
-    source: DistanceSource
-    if features is not None:
-        n = int(features.shape[0])
-        need = estimate_k_reciprocal_bytes(n, n_query, k1=k1, item_bytes=features.element_size())
-        if budget is not None and need > budget:
-            raise MemoryBudgetError(
-                f"k_reciprocal on {n} items needs about {need / 1e6:.0f} MB beyond the features, and the "
-                f"budget is "
-                f"{budget / 1e6:.0f} MB; pass a smaller k1, or lists from a search library."
-            )
-        source = FeatureSource(features)
-    elif distances is not None:
-        source = MatrixSource(distances)
-    else:
-        assert lists is not None  # noqa: S101 - one of the three is given
-        source = ListSource(*lists)
     return KReciprocal.fit(
-        source,
-        n_query,
-        k1=k1,
-        k2=k2,
-        lam=lam,
-        power=power,
-        self_first=self_first,
-        all_against_all=all_against_all,
-    )
+        _source_of(features, distances, lists, n_query, k1, budget), n_query, k1=k1, k2=k2, lam=lam, power=power,
+        self_first=self_first, all_against_all=all_against_all,
+    )  # fmt: skip
+
+
+def _source_of(
+    features: Tensor | None,
+    distances: Tensor | None,
+    lists: tuple[Tensor, Tensor] | None,
+    n_query: int,
+    k1: int,
+    budget: str | int | None,
+) -> DistanceSource:
+    if lists is not None:
+        return ListSource(*lists)
+    if distances is not None:
+        return MatrixSource(distances)
+    assert features is not None  # noqa: S101 - one of the three is given
+    n = int(features.shape[0])
+    need = estimate_k_reciprocal_bytes(n, n_query, k1=k1, item_bytes=features.element_size())
+    if budget is not None and need > parse_bytes(budget):
+        raise MemoryBudgetError(
+            f"k_reciprocal on {n} items needs about {format_bytes(need)} beyond the features, and the budget is "
+            f"{format_bytes(parse_bytes(budget))}; pass a smaller k1, or lists from a search library."
+        )
+    return FeatureSource(features)
 
 
 def estimate_k_reciprocal_bytes(n: int, n_query: int, *, k1: int = 20, item_bytes: int = 4) -> int:
@@ -260,16 +266,13 @@ def _check(n: int, n_query: int, k1: int, k2: int, lam: float, power: int, all_a
         raise ArgumentError(
             f"The 'k2' parameter of k_reciprocal must be at most k1 + 1 = {k1 + 1}. Got {k2}."
         )
-    if not 0 <= lam <= 1:
-        raise ArgumentError(f"The 'lam' parameter of k_reciprocal must be in [0, 1]. Got {lam}.")
-    if power not in (2, 4):
-        raise ArgumentError(f"The 'power' parameter of k_reciprocal must be 2 or 4. Got {power}.")
+    check_interval(lam, "[0, 1]", argument="lam", function="k_reciprocal")
+    check_choice(power, (2, 4), argument="power", function="k_reciprocal")
     if all_against_all and n_query != n:
         raise ArgumentError(f"all_against_all means that all {n} items query. Got n_query={n_query}.")
     if not all_against_all and n_query >= n:
         raise ArgumentError(
-            f"The 'n_query' parameter of k_reciprocal must leave a gallery among the {n} items. Got "
-            f"{n_query}."
+            f"The 'n_query' parameter of k_reciprocal must leave a gallery among the {n} items. Got {n_query}."
         )
 
 
@@ -307,7 +310,7 @@ def _expand(reciprocal: SparseRows, half: SparseRows) -> SparseRows:
 
 
 def _encode(
-    expanded: SparseRows, found: Neighbours, source: DistanceSource, scale: Tensor, power: int
+    expanded: SparseRows, found: JointNeighbours, source: DistanceSource, scale: Tensor, power: int
 ) -> SparseRows:
     """Weights exp(−scaled distance) on the expanded neighbours, rows summing to one."""
     n, k = found.index.shape
@@ -328,8 +331,8 @@ def _average_over_neighbours(encoding: SparseRows, index: Tensor) -> SparseRows:
     n, k = index.shape
     per_row = max(1, int(encoding.lengths().sum()) // n) * k
     pieces = []
-    for start, stop in spans(n, max(1, _CHUNK_ENTRIES // per_row)):
-        edge, column = encoding.gather(index[start:stop].reshape(-1))
-        value = encoding.gather_values(index[start:stop].reshape(-1)) / k
-        pieces.append(SparseRows.from_pairs(edge // k, column, value, (stop - start, n)))
+    for span in spans(n, _CHUNK_ENTRIES // per_row):
+        edge, column = encoding.gather(index[span].reshape(-1))
+        value = encoding.gather_values(index[span].reshape(-1)) / k
+        pieces.append(SparseRows.from_pairs(edge // k, column, value, (span.stop - span.start, n)))
     return SparseRows.stack(pieces)

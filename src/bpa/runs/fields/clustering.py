@@ -24,9 +24,9 @@ from bpa.errors import ArgumentError, ShapeError
 from bpa.metrics.clustering import NMIAverage, adjusted_rand_index, clustering_scores
 from bpa.records import FeatureSet, RunRecord
 from bpa.runs.engine import Part
-from bpa.runs.way import Way, transforms_asked
+from bpa.runs.way import Way, refuse_moot_auto, transforms_asked, weights_for
 from bpa.solvers import Solver
-from bpa.transforms.names import PUBLISHED_REG, NamedTransform, Reg
+from bpa.transforms.names import NamedTransform, Reg
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,6 +96,7 @@ class _Host:
     rows: Callable[[torch.Tensor, int, Mapping[str, Any], int], NDArray[Any]] | None = None
     method: Literal["smooth", "spectral"] | None = None
     has_reg: bool = False
+    has_rule: bool = False
     is_square: bool = False
 
 
@@ -119,8 +120,8 @@ def _graph_rows(x: torch.Tensor, k: int, _: Mapping[str, Any], seed: int) -> NDA
 
 HOSTS: Mapping[str, _Host] = {
     "k-means": _Host(),
-    "bpa-smooth": _Host(method="smooth", has_reg=True),
-    "bpa-spectral": _Host(method="spectral", has_reg=True),
+    "bpa-smooth": _Host(method="smooth", has_reg=True, has_rule=True),
+    "bpa-spectral": _Host(method="spectral", has_reg=True, has_rule=True),
     "spectral": _Host(_kernel_rows, has_reg=True, is_square=True),
     "spectral-knn": _Host(_graph_rows),
 }
@@ -146,8 +147,8 @@ def clustering_ways(
     transforms : sequence of str
         For k-means.
     reg : sequence of float or "auto"
-        Entropy weights; empty for ``"auto"``. The clusterers with a weight of their own have no such rule and take
-        the numbers, or the published 0.1 where there are none.
+        Entropy weights; empty for ``"auto"``. What has a weight but no such rule (``spectral``, softmax rows) takes the
+        numbers, or the published 0.1 where there are none, unless nothing that was asked for has the rule.
     solver : sequence of Sweeps or Converged
         Of the transforms.
     baselines : bool
@@ -162,20 +163,23 @@ def clustering_ways(
     if unknown or not hosts:
         got = repr(unknown[0]) if unknown else "none"
         raise ArgumentError(f"A clustering needs clusterers among {', '.join(HOSTS)}. Got {got}.")
-    numbers = tuple(weight for weight in reg if weight != "auto") or (PUBLISHED_REG,)
     raw = NamedTransform("identity")
 
     def of(host: str, named: Sequence[NamedTransform]) -> list[Way]:
         if host == "k-means":
             return [Way(host, transform) for transform in named]
-        return [Way(host, raw, {"reg": r}) for r in numbers] if HOSTS[host].has_reg else [Way(host, raw)]
+        if not HOSTS[host].has_reg:
+            return [Way(host, raw)]
+        return [Way(host, raw, {"reg": weight}) for weight in weights_for(reg, rule=HOSTS[host].has_rule)]
 
-    asked = (
-        transforms_asked(transforms, reg=reg, solver=solver, baselines=False) if "k-means" in hosts else []
-    )
+    followed = any(HOSTS[host].has_rule for host in hosts)
+    if not followed and "k-means" not in hosts:
+        refuse_moot_auto(reg, [host for host in hosts if HOSTS[host].has_reg])
+    named = transforms if "k-means" in hosts else ()
+    asked = transforms_asked(named, reg=reg, solver=solver, baselines=False, beside_rule=followed)
     ways = [way for host in hosts for way in of(host, asked)]
     if baselines:
-        naive = transforms_asked(("cosine", "softmax"), reg=numbers, baselines=True)
+        naive = transforms_asked(("cosine", "softmax"), reg=reg, beside_rule=True)
         ways += [*of("k-means", naive), *of("spectral", ()), *of("spectral-knn", ())]
     return list(dict.fromkeys(ways))
 
@@ -310,10 +314,10 @@ class _Fit:
     def _clusterer(
         self, method: Literal["smooth", "spectral"], rows: NDArray[Any], seed: int
     ) -> tuple[NDArray[np.int64], float]:
-        from bpa.estimators.clusterer import BPAClusterer
+        from bpa.estimators import BPAClusterer
 
         fitted = BPAClusterer(
-            self.task.n_clusters, method=method, reg=float(self.way.settings["reg"]), n_init=self.task.n_init,
+            self.task.n_clusters, method=method, reg=self.way.settings["reg"], n_init=self.task.n_init,
             random_state=seed,
         ).fit(rows)  # fmt: skip
         return fitted.labels_.astype(np.int64), fitted.inertia_

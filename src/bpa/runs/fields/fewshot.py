@@ -17,15 +17,14 @@ from bpa._blocks import spans
 from bpa._checks import check_choice, check_count, check_positive
 from bpa.data.episodes import PROTOCOLS, Protocol, draw_tasks
 from bpa.errors import ArgumentError, DTypeError, MemoryBudgetError
-from bpa.hosts.fewshot import PMF, VARIANTS, Prediction, ProtoNet, PTMap, powered
+from bpa.hosts.fewshot import PMF, VARIANTS, Prediction, ProtoNet, PTMap, PTMapSettings, powered
 from bpa.metrics.fewshot import correct_counts
 from bpa.metrics.intervals import mean_interval
 from bpa.records import Episode, FeatureSet
 from bpa.runs.engine import Part
 from bpa.runs.way import Way
-from bpa.solvers import Sweeps
 from bpa.transforms.contract import SetTransform
-from bpa.transforms.names import NamedTransform
+from bpa.transforms.names import FREE, NamedTransform
 
 __all__ = ["HOSTS", "VARIANTS", "FewShot", "FewShotTask", "fewshot_ways", "task_bytes", "variant_ways"]
 
@@ -98,18 +97,19 @@ def _pmf(transform: SetTransform, _: Mapping[str, Any], device: str) -> Host:
 
 
 def _ptmap(transform: SetTransform, settings: Mapping[str, Any], _: str) -> Host:
-    given = {**settings, "relaxation": float(settings["relaxation"])}
-    clamp = given.pop("known_pairs", False)
+    given = {
+        **settings,
+        "relaxation": float(settings["relaxation"]),
+        "nonneg": "off",
+    }  # powered before: once a file
+    known_pairs, oracle = given.pop("known_pairs", False), given["prior"] == "oracle"
+    loop = PTMapSettings(**given | ({"prior": "uniform"} if oracle else {}))
+    whole = PTMap(transform, loop).eval()
 
     def label(episode: Episode) -> Prediction:
-        own = dict(given)
-        if own["prior"] == "oracle":
-            truth = _truth(episode)
-            own["prior"] = torch.nn.functional.one_hot(truth, episode.n_way).sum(dim=-2).to(episode.query)
-        through = _Clamped(transform, episode) if clamp else transform
-        out: Prediction = PTMap(through, **{**own, "nonneg": "off"}).eval()(
-            episode
-        )  # powered before: once a file
+        counts = torch.nn.functional.one_hot(_truth(episode), episode.n_way).sum(dim=-2) if oracle else None
+        host = PTMap(_Clamped(transform, episode), loop).eval() if known_pairs else whole
+        out: Prediction = host(episode, class_mass=None if counts is None else counts.to(episode.query))
         return out
 
     return label
@@ -128,10 +128,9 @@ class _Clamped:
         return out
 
 
-_PTMAP = {
-    "prior": "uniform", "relaxation": math.inf, "nonneg": "relu", "epochs": 20, "centre": "separate",
-    "renormalize": True,
-}  # fmt: skip
+_SETTINGS = ("prior", "relaxation", "nonneg", "epochs", "centre", "renormalize")
+"""What of PT-MAP's settings a way holds; the others are as published."""
+_PTMAP = {name: getattr(PTMapSettings(), name) for name in _SETTINGS}
 HOSTS: Mapping[str, tuple[Callable[[SetTransform, Mapping[str, Any], str], Host], Mapping[str, Any]]] = {
     "protonet": (_protonet, {}),
     "ptmap": (_ptmap, _PTMAP),
@@ -140,15 +139,6 @@ HOSTS: Mapping[str, tuple[Callable[[SetTransform, Mapping[str, Any], str], Host]
     "ptmap-sf": (_ptmap, _PTMAP),
 }
 """Host → how it is made, and the settings it has; ``sillnet`` and ``ptmap-sf`` are PT-MAP on their features."""
-
-_PUBLISHED: Mapping[str, tuple[tuple[float, ...], int]] = {
-    "paper": ((0.1,), 5),
-    "reference-eval": ((0.2,), 10),
-    "reference-sweep": ((0.1, 0.2, 0.3, 0.4, 0.5), 10),
-    "reference-train": ((0.2,), 5),
-    "reference-val": ((0.2,), 5),
-}
-"""Variant of PT-MAP → the weights and the sweeps of the transform that belong to it."""
 
 
 def fewshot_ways(
@@ -209,11 +199,12 @@ def variant_ways(variant: str, *, baselines: bool = True, host: str = "ptmap") -
     list of Way
     """
     check_choice(variant, tuple(VARIANTS), argument="variant", function="PT-MAP")
-    weights, sweeps = _PUBLISHED[variant]
-    free = [NamedTransform(name) for name in ("identity", "unit", "centred")] if baselines else []
-    own = dict(VARIANTS[variant])
-    known = {"known_pairs": True} if variant == "reference-val" else {}
-    bpa = [NamedTransform("bpa", reg=reg, solver=Sweeps(sweeps)) for reg in weights]
+    published = VARIANTS[variant]
+    own = {name: getattr(published, name) for name in _SETTINGS}
+    known = {"known_pairs": True} if published.knows_pairs else {}
+    free = [NamedTransform(name) for name in FREE] if baselines else []
+    weights = published.reg_grid or (published.reg,)
+    bpa = [NamedTransform("bpa", reg=reg, solver=published.solver) for reg in weights]
     return [*fewshot_ways((host,), free, **own), *fewshot_ways((host,), bpa, **own, **known)]
 
 
@@ -243,7 +234,7 @@ class FewShot:
         if chunk is not None:
             check_count(chunk, argument="chunk", function="FewShot")
         self.features, self.budget, self.chunk = features, budget or DEFAULT_BUDGET, chunk
-        self._prepared: dict[tuple[str, str, str], Tensor] = {}
+        self._prepared: dict[tuple[str, str, Any], Tensor] = {}
 
     def data(self, _: FewShotTask) -> dict[str, Any]:
         """Which file."""
@@ -267,10 +258,10 @@ class FewShot:
             counts: dict[Way, list[int]] = {way: [] for way in here}
             spent = dict.fromkeys(here, 0.0)
             for part in spans(span.stop - span.start, at_once) if here else ():
-                drawn: dict[str, Episode] = {}
+                drawn: dict[Any, Episode] = {}
                 for way in here:
                     began = time.perf_counter()
-                    nonneg = str(way.settings.get("nonneg", ""))
+                    nonneg = way.settings.get("nonneg")
                     if nonneg not in drawn:
                         rows = slice(span.start + part.start, span.start + part.stop)
                         drawn[nonneg] = tasks.episode(self._rows(task, nonneg), rows)
@@ -293,14 +284,14 @@ class FewShot:
             "half_width": half,
         }
 
-    def _rows(self, task: FewShotTask, nonneg: str) -> Tensor:
+    def _rows(self, task: FewShotTask, nonneg: Any) -> Tensor:
         """The features, after PT-MAP's first step where the way has one: it acts on entries, so once a file."""
         key = (task.device, task.dtype, nonneg)
         if key not in self._prepared:
             x = torch.from_numpy(self.features.features).to(
                 device=task.device, dtype=getattr(torch, task.dtype)
             )
-            self._prepared[key] = powered(x, nonneg=nonneg) if nonneg else x
+            self._prepared[key] = powered(x, nonneg=nonneg) if nonneg is not None else x
         return self._prepared[key]
 
     def _at_once(self, task: FewShotTask) -> int:

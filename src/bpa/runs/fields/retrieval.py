@@ -19,17 +19,16 @@ from bpa._checks import check_choice, check_count
 from bpa.data.features import read_features
 from bpa.data.reid import read_reid_features
 from bpa.errors import ArgumentError
-from bpa.hosts.retrieval.kreciprocal import KReciprocal
-from bpa.hosts.retrieval.rankers import RANKERS
-from bpa.hosts.retrieval.ranking import estimate_rank, rank, row_source
-from bpa.metrics.hubness import hubness, nearest
+from bpa.hosts.retrieval import RANKERS, KReciprocal, estimate_rank, rank, row_source
+from bpa.hosts.retrieval.sources import DistanceSource, FeatureSource
+from bpa.metrics.hubs import hubness, nearest
 from bpa.metrics.retrieval import AveragePrecision, Deleted, evaluate_ranking
-from bpa.plans.comparison import PRESETS, RowComparison
-from bpa.plans.neighbours import DistanceSource, FeatureSource
+from bpa.plans import RowComparison
+from bpa.plans._comparison import PRESETS
 from bpa.records import FeatureSet, QueryGallery
 from bpa.runs.engine import Part
 from bpa.runs.way import Way, transforms_asked
-from bpa.solvers import Solver, Sweeps
+from bpa.solvers import Solver
 from bpa.transforms.names import NamedTransform, Reg
 
 __all__ = [
@@ -250,13 +249,13 @@ class Retrieval:
             first = 0 if same else len(query)
             out = torch.empty(len(query), source.n - first, dtype=x.dtype)
             for rows in spans(len(query), 1024):
-                out[rows] = source.rows(rows.start, rows.stop)[:, first:]
+                out[rows] = source.rows(rows)[:, first:]
             return out, ()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the notes go into the record
             found = rank(
-                query, None if same else gallery, reg=_reg(way), n_iter=_sweeps(way), protocol=way.settings["protocol"],
-                rows=RowComparison(**way.settings["rows"]), budget=self.budget,
+                query, None if same else gallery, reg=_reg(way), solver=_solver(way),
+                protocol=way.settings["protocol"], rows=RowComparison(**way.settings["rows"]), budget=self.budget,
             )  # fmt: skip
         assert found.diagnostics is not None  # noqa: S101 - asked for
         return found.distances, found.diagnostics.notes
@@ -369,7 +368,7 @@ def _source(joint: Tensor, way: Way) -> DistanceSource:
     """Distances between the rows that the transform makes of the joint set."""
     if way.transform.name == "bpa":
         return row_source(
-            joint, reg=_reg(way), n_iter=_sweeps(way), rows=RowComparison(**way.settings["rows"])
+            joint, reg=_reg(way), solver=_solver(way), rows=RowComparison(**way.settings["rows"])
         )
     return FeatureSource(way.transform.build()(joint))
 
@@ -379,12 +378,9 @@ def _reg(way: Way) -> Reg:
     return way.transform.reg
 
 
-def _sweeps(way: Way) -> int:
-    if not isinstance(way.transform.solver, Sweeps):
-        raise ArgumentError(
-            f"A ranking balances by sweeps. Got {way.transform.solver}; name a count, as sweeps:20."
-        )
-    return way.transform.solver.n
+def _solver(way: Way) -> Solver:
+    assert way.transform.solver is not None  # noqa: S101 - bpa has one
+    return way.transform.solver
 
 
 def _judged(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bpa.plans.comparison import PRESETS
 from bpa.records import FeatureSet
-from bpa.runs.fields.retrieval import Retrieval, retrieval_ways
+from bpa.runs.fields.retrieval import PRESETS, Retrieval, retrieval_ways
 from bpa.runs.studies._retrieval import HONOURS, draws
 from bpa.runs.study import Asked, Grid, Study
 

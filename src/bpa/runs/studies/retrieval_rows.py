@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bpa.plans.comparison import RowComparison
+from bpa.plans import RowComparison
 from bpa.records import FeatureSet
 from bpa.runs.fields.retrieval import Retrieval, retrieval_ways
 from bpa.runs.studies._retrieval import HONOURS, draws
