@@ -13,7 +13,7 @@ INDEX = (Path(__file__).resolve().parents[1] / "docs" / "reference" / "index.rst
 PAGES = re.findall(r"^(?:   |\.\. autodata:: bpa\.)([A-Za-z_][\w.]*)$", INDEX, re.MULTILINE)
 DOORS = (
     "bpa.data", "bpa.diagnostics", "bpa.errors", "bpa.hosts.clustering", "bpa.hosts.fewshot", "bpa.hosts.retrieval",
-    "bpa.memory", "bpa.metrics", "bpa.plans", "bpa.transforms.alternatives",
+    "bpa.memory", "bpa.metrics", "bpa.paper", "bpa.plans", "bpa.runs", "bpa.runs.fields", "bpa.transforms.alternatives",
     *(["bpa.estimators"] if importlib.util.find_spec("sklearn") else []),
 )  # fmt: skip
 NAMES = [(door, name) for door in DOORS for name in importlib.import_module(door).__all__]
