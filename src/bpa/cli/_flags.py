@@ -139,7 +139,19 @@ Features = Annotated[
     Path, Parameter(help="Feature file: .npy, .npz, .parquet, .safetensors or an old pickle.")
 ]
 Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON instead of tables.")]
-Seed = Annotated[int, whole("--seed", "Start of every random stream.", least=0)]
+_SEED = whole("--seed", "Start of every random stream.", least=0)
+Seed = Annotated[int, _SEED]
+MaybeSeed = Annotated[int | None, _SEED]
+Shots = Annotated[
+    tuple[int, ...],
+    Parameter(
+        name="--shot",
+        consume_multiple=True,
+        negative=(),
+        help="Labelled rows a class, one or more.",
+        show_default=False,
+    ),
+]
 Repeats = Annotated[int | None, whole("--repeats", "Repetitions.")]
 Out = Annotated[
     Path | None,

@@ -32,10 +32,7 @@ def fewshot(
     weights: flags.Weights = flags.WEIGHTS,
     baselines: flags.Baselines = True,
     way: Annotated[int, flags.whole("--way", "Classes of a task.")] = _TASK.n_way,
-    shot: Annotated[
-        tuple[int, ...],
-        Parameter(consume_multiple=True, negative=(), help="Labelled rows a class, one or more."),
-    ] = (_TASK.n_shot,),
+    shot: flags.Shots = (_TASK.n_shot,),
     query: Annotated[
         int, flags.whole("--query", "Queries per class (on average, if unbalanced).")
     ] = _TASK.n_query,

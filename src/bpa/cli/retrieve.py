@@ -93,7 +93,9 @@ def retrieve(
     field = Retrieval(task, sha256=sha256, dataset=dataset, budget=budget)
     asked = RetrievalTask(average_precision=ap, deleted=deleted, dtype=dtype or "float32")
     claimed.check("retrieval", [(asked, ways)])
-    note(memory_line(field.task(asked), ways, budget))
+    needed = memory_line(field.task(asked), ways, budget)
+    if needed:
+        note(needed)
     store = keeping.store
     with progress("rankings") as tick:
         records = run("retrieve", field, [(asked, ways)], axes=("reg",), store=store, on_progress=tick)
