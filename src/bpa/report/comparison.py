@@ -228,8 +228,8 @@ def _notes(rows: Sequence[Row], homes: Sequence[Group], with_gains: bool) -> lis
     read = [name if n is None else f"{name} ({said('n', n)})" for name, n in data]
     out = [f"{', '.join([*read, *common, *shared([row.way for row in rows])])}."]
     if score is not None:
-        n = rows[0].mean(score)
-        count = "" if n is None else f" {n.n:,}"
+        counts = {None if (mean := row.mean(score)) is None else mean.n for row in rows}
+        count = f" {counts.pop():,}" if len(counts) == 1 and None not in counts else ""
         out.append(
             f"Mean ± half width of the 95 % interval over{count} {kind.per}; gains are paired over the same."
         )

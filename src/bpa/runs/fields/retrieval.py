@@ -106,7 +106,7 @@ def retrieval_ways(
     Parameters
     ----------
     hosts : sequence of str
-        Among `HOSTS`; ``("all",)`` for every one.
+        Among `HOSTS`.
     transforms : sequence of str
         For ``nearest`` and ``k-reciprocal``.
     reg, solver, baselines
@@ -129,7 +129,6 @@ def retrieval_ways(
     >>> labels(retrieval_ways(("nearest", "csls"), baselines=False))
     ['nearest, bpa', 'csls']
     """
-    hosts = HOSTS if tuple(hosts) == ("all",) else hosts
     check_names(hosts, HOSTS, argument="hosts", function="retrieval_ways")
     check_names(protocols, PROTOCOLS, argument="protocols", function="retrieval_ways")
     named = transforms_asked(transforms, reg=reg, solver=solver, baselines=baselines)
