@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +25,8 @@ from bpa._checks import check_choice
 from bpa._words import REG_WORDS, SOLVER_WORDS, explains
 from bpa.errors import ArgumentError
 from bpa.kernels._large import LargeKernel
+from bpa.kernels._recipe import PlanRequest
+from bpa.kernels._table import choose_plan
 from bpa.kernels._tiles import (
     KEPT,
     STREAMED,
@@ -50,18 +51,6 @@ __all__ = ["DensePlan", "holds_numbers"]
 
 _CONVERGED = Converged()
 Keep = bool | torch.dtype | None
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What the kept and the streamed kernel are asked to take."""
-
-    n: int
-    d: int
-    dtype: torch.dtype
-    spread: float
-    keep: Keep
-    budget: int | None
 
 
 class DensePlan(Plan):
@@ -451,10 +440,13 @@ def _tiles_of(prepared: PreparedSet) -> Tiles:
 def _kernel_of(tiles: Tiles, d: int, keep: Keep, budget: str | int | None, function: str) -> LargeKernel:
     """The kept kernel where it is allowed, else the streamed one, or the reason why neither is."""
     limit = None if budget is None else memory.parse_bytes(budget)
-    request = _Request(tiles.n, d, tiles.dtype, tiles.spread, keep, limit)
-    reason = KEPT.why_not(request)
-    if reason is None:
+    request = PlanRequest(tiles.n, d, tiles.dtype, tiles.spread, keep, budget=limit)
+    told = choose_plan(request)
+    if told.chosen == KEPT.name:
         return KeptKernel(tiles, keep if isinstance(keep, torch.dtype) else None)
+    if told.chosen == STREAMED.name:
+        return StreamedKernel(tiles)
+    reason = dict(told.reasons)[KEPT.name]
     if keep and not tiles.is_exponential_safe():
         raise ArgumentError(
             f"The 'keep' parameter of {function} cannot be {keep}: {reason}. Pass keep=False."
@@ -462,7 +454,7 @@ def _kernel_of(tiles: Tiles, d: int, keep: Keep, budget: str | int | None, funct
     if keep:
         memory.check(KEPT.estimate(request), limit, way_out="Pass keep=False to stream the kernel in tiles.")
     memory.check(STREAMED.estimate(request), limit, way_out="Use bpa.plans.GraphPlan, or raise the budget.")
-    return StreamedKernel(tiles)
+    raise AssertionError("one of the checks above says what is in the way")
 
 
 def _largest(tiles: Tiles, potentials: Potentials) -> float:
