@@ -62,9 +62,9 @@ def main() -> None:
         ["set", "auto chose", *(column for method in METHODS for column in (f"{method}, 0.1", "auto gains"))],
         rows,
         [
-            f"Percent; {REPEATS} parts of {ITEMS} items (at most half of the set), the same for both weights; k-means++ "
-            "with 5 starts, 3 for the sets with 50 classes or more; paired differences with 95 % intervals (the parts "
-            "share items: read them as a guide)."
+            f"Percent; {REPEATS} parts of {ITEMS} items (at most half of the set), the same for both weights; "
+            f"k-means++ with 5 starts, 3 for the sets with 50 classes or more; paired differences with 95 % intervals "
+            f"(the parts share items: read them as a guide).",
         ],
     )
     write_atomically(RESULTS / "auto.md", table.markdown())
