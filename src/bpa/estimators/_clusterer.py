@@ -82,8 +82,8 @@ class BPAClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit
     -----
     Gain in NMI over the best of raw, unit and centred rows, CIFAR-10 / emoji features, percent, at reg 0.1:
     ``"spectral"`` 1.8 ± 1.4 / 1.2 ± 0.7, ``"smooth"`` 1.5 ± 1.7 / 0.5 ± 0.6, ``"rows"`` −4.2 ± 1.8 / 0.5 ± 0.5. Between
-    0.1 and ``"auto"`` lay 0.0 ± 1.0 (``"smooth"``) and 0.0 ± 0.4 on average of six sets; the rule is the default, as
-    it also knows sets, and units of ``"sqeuclidean"``, that nobody measured.
+    0.1 and ``"auto"`` lay 0.0 ± 1.0 (``"smooth"``) and 0.0 ± 0.4 on average of six sets; the rule is the default
+    because it also knows sets, and units of ``"sqeuclidean"``, that nobody measured.
 
     A new item is matched to its nearest fitted items with the fitted potentials; its entry of an eigenvector v with
     eigenvalue λ is :math:`\lambda^{-1} \sum_j p_j v_j`, which for a fitted item is its own entry, because P v = λ v.

@@ -24,8 +24,8 @@ from bpa.solvers import Solver, solver_named
 __all__ = ["BPATransformer"]
 
 _METRICS = ("cosine", "centred-cosine", "sqeuclidean", "precomputed")
-_BLOCK_NUMBERS = 1 << 23
-"""Affinities of new items made at a time."""
+_BLOCK_NUMBERS = 1 << 18
+"""Affinities of new items made at a time: 2 MB, which stay in the cache from their costs to the answer."""
 
 
 @explains(**REG_WORDS, **SOLVER_WORDS)

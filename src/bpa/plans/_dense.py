@@ -221,8 +221,8 @@ class DensePlan(Plan):
             raise ArgumentError("DensePlan.add needs features; fit the grown set's costs again.")
         scale: Literal["max"] | None = None if self.scale == 1 else "max"
         options = Options("DensePlan.add", self.reg, self.cost, solver, scale, self.diagonal)
-        new = self._prepared(x_new, "add")
-        late = [self._met(part, recognise=False).potentials() for part in torch.split(new, 1024)]
+        new = self.prepared(x_new, function="DensePlan.add")
+        late = [self.met(part, recognise=False).potentials() for part in torch.split(new, 1024)]
         start = torch.cat([self.log_v, *late]) if isinstance(solver, Converged) else None
         grown = PreparedSet(torch.cat([self.features, new]), self.preparation, self.cost, self.reg)
         return self._balanced(
@@ -311,9 +311,11 @@ class DensePlan(Plan):
         values = self.features.new_empty(self.n, k)
         indices = torch.empty(self.n, k, dtype=torch.int64, device=self.features.device)
         for span in spans(self.n, block_rows(self.n, self.features.element_size())):
-            rows = self.rows(torch.arange(span.start, span.stop))
-            rows.diagonal(offset=span.start).fill_(-1.0)  # below every entry
-            values[span], indices[span] = largest(rows, k)
+            item = torch.arange(span.start, span.stop, device=self.features.device)
+            rows = self.rows(item) if self._matrix is None else self._matrix[span]
+            value, index = largest(rows, k + 1)  # one more, as the item itself may be among them
+            others = torch.sort(index == item[:, None], dim=1, stable=True).indices[:, :k]
+            values[span], indices[span] = value.gather(1, others), index.gather(1, others)
         return TopK(values, indices)
 
     def distances(self, i: Index, j: Index | None = None, *, metric: Metric = "euclidean") -> Tensor:
@@ -369,10 +371,10 @@ class DensePlan(Plan):
         Tensor, shape (m, n)
             Entry (q, j) is exp(f_q + log v_j − c_qj/reg) / scale with f_q such that the row of the plan sums to one.
         """
-        new = self._prepared(x_new, "transform")
+        new = self.prepared(x_new, function="DensePlan.transform")
         out = self.features.new_empty(len(new), self.n)
         for rows in spans(len(new), self._tiles.side**2 // self.n):
-            out[rows] = self._met(new[rows], recognise=recognise).rows()
+            out[rows] = self.met(new[rows], recognise=recognise).rows()
         return out
 
     def late(self, x_new: Tensor | np.ndarray, *, recognise: bool = True) -> Late:
@@ -387,7 +389,7 @@ class DensePlan(Plan):
         -------
         Late
         """
-        return self._met(self._prepared(x_new, "late"), recognise=recognise)
+        return self.met(self.prepared(x_new, function="DensePlan.late"), recognise=recognise)
 
     def save(self, path: str | Path) -> None:
         """Write features and potentials to a file that needs no pickle; :func:`load_plan` reads it. W is not written.
@@ -405,8 +407,8 @@ class DensePlan(Plan):
         prepared, potentials, scale, diagonal = file.balanced_set()
         return cls(prepared, potentials, scale=scale, diagonal=diagonal)
 
-    def _met(self, new: Tensor, *, recognise: bool) -> Late:
-        """Prepared new items before the fitted ones."""
+    def met(self, new: Tensor, *, recognise: bool) -> Late:
+        """:meth:`late` for items that are prepared already."""
         entries = self._tiles.against(new)
         nobody = torch.zeros(0, dtype=torch.int64, device=new.device)
         known = self._tiles.same_items(new, entries) if recognise else (nobody, nobody)

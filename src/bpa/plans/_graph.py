@@ -241,7 +241,8 @@ class GraphPlan(Plan):
         everybody = torch.arange(self.n, device=left.device)
         right = everybody if j is None else self._positions(j, "distances")
         a, b = self._chosen(left), self.whole() if j is None else self._chosen(right)
-        columns, b_squared = b.transpose(), b.squared_norms()
+        columns = b if j is None and self.is_symmetric else b.transpose()
+        b_squared = b.squared_norms()
         out = b.values.new_empty(len(left), len(right))
         for rows in spans(len(left), block_rows(max(1, len(right)), b.values.element_size())):
             part = a.slice(rows.start, rows.stop)
@@ -272,7 +273,7 @@ class GraphPlan(Plan):
             Entry (q, j) is exp(f_q + log v_j − c_qj/reg) / scale on the list, f_q such that the row of the plan sums
             to one.
         """
-        new = self._prepared(x_new, "transform")
+        new = self.prepared(x_new, function="GraphPlan.transform")
         indices = self._lists_of(new, neighbours)
         row = torch.arange(len(new), device=indices.device)[:, None].expand_as(indices)
         costs = pair_costs(new, row.flatten(), self.features, indices.flatten(), self.cost).view(

@@ -206,10 +206,9 @@ class Plan(ABC):
                 f"The 'k' parameter of {function} must be at most n − 1 = {self.n - 1}. Got {k}."
             )
 
-    def _prepared(self, x_new: Tensor | np.ndarray, method: str) -> Tensor:
-        """New items as the fitted ones were prepared."""
-        function = f"{type(self).__name__}.{method}"
-        new = as_new(x_new, self.features.shape[1], argument="x_new", function=function)
+    def prepared(self, x_new: Tensor | np.ndarray, *, function: str, argument: str = "x_new") -> Tensor:
+        """Check new items, in the name of the door they came through, and prepare them as the fitted ones were."""
+        new = as_new(x_new, self.features.shape[1], argument=argument, function=function)
         if self.preparation is None:
             return new.to(self.features.dtype)
         return self.preparation.rows(new, self.features.dtype)

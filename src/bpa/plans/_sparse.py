@@ -127,8 +127,8 @@ class SparseRows:
         start = self.start + torch.arange(self.shape[0] + 1, device=self.start.device)
         place = torch.arange(len(row), device=row.device) + row + behind
         own_place = start[1:] - 1 - segment_sum(behind.to(torch.int64), row, self.shape[0])
-        column = self.column.new_empty(len(row) + self.shape[0])
-        column[place], column[own_place] = self.column, own.to(column.dtype)
+        column = own.new_empty(len(row) + self.shape[0])
+        column[place], column[own_place] = self.column.long(), own
         values = self.values.new_empty(len(column))
         values[place], values[own_place] = self.values, value
         return SparseRows(start, column, values, self.shape)

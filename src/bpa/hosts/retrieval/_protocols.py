@@ -74,13 +74,6 @@ class Seen:
 
 def rank_joint(x: Tensor, n_query: int, gallery_start: int, settings: Settings) -> Seen:
     """Balance one set and compare its first rows with those from ``gallery_start`` on."""
-    seen = _compare_joint(x, n_query, gallery_start, settings)
-    if gallery_start == 0:
-        seen.distances.fill_diagonal_(0)  # the same item: no rounding
-    return seen
-
-
-def _compare_joint(x: Tensor, n_query: int, gallery_start: int, settings: Settings) -> Seen:
     rows, n = settings.rows, len(x)
     if rows.neighbours is not None:
         return _rank_graph(x, n_query, gallery_start, settings)

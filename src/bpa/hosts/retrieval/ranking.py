@@ -177,6 +177,8 @@ def rank(
         )
     else:
         seen = rank_each(query, gallery, settings)
+    if gallery is None:
+        seen.distances.fill_diagonal_(0)  # the same item: no rounding
     found = None
     if diagnostics:
         is_centred = reg == "auto" or cost == "centred-cosine"
