@@ -108,8 +108,19 @@ def _at_least(least: int) -> Callable[[Any, Any], None]:
 def _several(name: str, converter: Callable[..., Any], text: str) -> Parameter:
     """A flag that takes one or more values, with spaces or commas between them."""
     return Parameter(
-        name=name, converter=converter, consume_multiple=True, negative=(), n_tokens=1, help=text
+        name=name,
+        converter=converter,
+        consume_multiple=True,
+        negative=(),
+        n_tokens=1,
+        help=text,
+        show_default=_if_any,
     )
+
+
+def _if_any(value: Any) -> str:
+    """Show the names that are taken where none is said; nothing where there are none."""
+    return " ".join(value) if value else ""
 
 
 def names(flag: str, text: str) -> Parameter:

@@ -44,6 +44,12 @@ class Claim:
         What the flat fields of a row's task and way have to be.
     value : float
         In percent.
+
+    Examples
+    --------
+    >>> claim = next(c for c in claims() if c.set == "miniimagenet-wrn" and c.where["transform"] == "bpa")
+    >>> claim.where["host"], claim.where["n_shot"], claim.value
+    ('ptmap', 1, 83.19)
     """
 
     set: str
@@ -81,6 +87,14 @@ class Comparison:
         The paper's gain over raw features in the same host; None for raw features.
     our_gain : Interval or None
         Ours, paired.
+
+    Examples
+    --------
+    >>> task = {"field": "fewshot", "n_way": 5, "n_shot": 1, "n_query": 15, "protocol": "ptmap"}
+    >>> way = {"host": "protonet", "transform": {"name": "identity"}, "settings": {}}
+    >>> record = RunRecord("fewshot", task, way, values={"accuracy": [0.6, 0.7]})
+    >>> round(compare([record], "miniimagenet-resnet12")[0].difference, 2)
+    2.61
     """
 
     claim: Claim
@@ -140,6 +154,13 @@ def check(name: str, field: str, grid: Sequence[tuple[Any, Sequence[Way]]]) -> N
         Which kind of task.
     grid : sequence of (task, ways)
         As `bpa.runs.run` takes it.
+
+    Examples
+    --------
+    >>> check("imagenet", "fewshot", [])
+    Traceback (most recent call last):
+    ...
+    bpa.errors.ArgumentError: The paper has no numbers for 'imagenet'; it has ...
     """
     mine = [claim for claim in claims() if claim.set == name]
     if not mine:
@@ -168,6 +189,11 @@ def compare(records: Sequence[RunRecord], name: str) -> list[Comparison]:
     -------
     list of Comparison
         In the order of the claims; rows the paper does not have are left out.
+
+    Examples
+    --------
+    >>> compare([], "miniimagenet-wrn")
+    []
     """
     done = [record for record in records if record.way]
     found = [

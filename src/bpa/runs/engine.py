@@ -89,6 +89,16 @@ def run(
     -------
     list of RunRecord
         One a row, in the order of the grid.
+
+    Examples
+    --------
+    >>> from bpa.data import embedded_sketches
+    >>> from bpa.transforms.names import NamedTransform
+    >>> from bpa.runs.fields import FewShot, FewShotTask, fewshot_ways
+    >>> ways = fewshot_ways(("protonet",), [NamedTransform("identity"), NamedTransform("bpa", reg="auto")])
+    >>> raw, balanced = run("mine", FewShot(embedded_sketches()), [(FewShotTask(n_tasks=30), ways)])
+    >>> raw.summary["accuracy"] < balanced.summary["accuracy"], len(raw.values["accuracy"])
+    (True, 30)
     """
     whole = [_Rows(study, field, task, ways) for task, ways in grid]
     total, done = sum(len(rows.ways) * rows.parts for rows in whole), 0

@@ -48,6 +48,11 @@ class Asked:
         Values along each axis of a grid.
     quick : bool
         The smallest run that still shows the effect.
+
+    Examples
+    --------
+    >>> Asked(reg=(0.1, "auto"), quick=True).said()
+    ['reg', 'quick']
     """
 
     transform: tuple[str, ...] = ()
@@ -87,6 +92,16 @@ class Study:
         ``grid(features, asked) -> (field, [(task, ways), …])``.
     needs_features : bool
         Whether it reads a feature set; one that does not refuses one.
+
+    Examples
+    --------
+    >>> from bpa.runs.studies import all_studies
+    >>> study = all_studies()["sphere"]
+    >>> study.axes, study.needs_features
+    (('dim', 'noise'), False)
+    >>> field, cells = study.asked_for(None, Asked(grid=2))
+    >>> [(task.dim, task.noise) for task, _ in cells]
+    [(10, 0.1), (10, 0.75), (1234, 0.1), (1234, 0.75)]
     """
 
     name: str
@@ -143,6 +158,14 @@ def run_study(
     ------
     ArgumentError
         For anything that was said and that the study cannot honour.
+
+    Examples
+    --------
+    >>> from bpa.data import embedded_sketches
+    >>> from bpa.runs.studies import all_studies
+    >>> records = run_study(all_studies()["fewshot-sweeps"], embedded_sketches(), Asked(repeats=10, shot=(1,)))
+    >>> len(records), records[-1].way["transform"]
+    (9, {'name': 'bpa', 'reg': 0.1, 'solver': 'sweeps:16'})
     """
     field, grid = study.asked_for(features, asked)
     return run(study.name, field, grid, axes=study.axes, store=store, on_progress=on_progress)

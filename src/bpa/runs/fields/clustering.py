@@ -68,6 +68,11 @@ class ClusterTask:
         See `bpa.metrics.clustering`.
     device, dtype : str
         Of the transform and of k-means.
+
+    Examples
+    --------
+    >>> ClusterTask(10, repeats=3).share
+    1.0
     """
 
     n_clusters: int
@@ -158,6 +163,12 @@ def clustering_ways(
     -------
     list of Way
         Each once.
+
+    Examples
+    --------
+    >>> from bpa.runs import labels
+    >>> labels(clustering_ways(baselines=False))
+    ['bpa-smooth', 'k-means, bpa']
     """
     unknown = [host for host in hosts if host not in HOSTS]
     if unknown or not hosts:
@@ -193,6 +204,12 @@ class Clustering:
     budget : int or str, optional
         Most bytes one clustering may hold; 4 GiB if not given. What would exceed it is refused before anything is
         allocated.
+
+    Examples
+    --------
+    >>> from bpa.data.synthetic import sphere_clusters
+    >>> Clustering(sphere_clusters(8, 0.1, n_clusters=4)).data(ClusterTask(4))["n"]
+    80
     """
 
     name = "clustering"

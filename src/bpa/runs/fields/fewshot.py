@@ -55,6 +55,11 @@ class FewShotTask:
         Of the Dirichlet distribution, 2 where it is left out; other protocols have none.
     device, dtype : str
         Where and in which precision to compute.
+
+    Examples
+    --------
+    >>> FewShotTask(n_shot=5, protocol="dirichlet").concentration
+    2.0
     """
 
     n_way: int = 5
@@ -159,6 +164,12 @@ def fewshot_ways(
     Returns
     -------
     list of Way
+
+    Examples
+    --------
+    >>> from bpa.runs import labels
+    >>> labels(fewshot_ways(("pmf", "ptmap"), [NamedTransform("bpa")], prior="estimate"))
+    ['pmf, bpa', 'ptmap, bpa']
     """
     check_choice(
         settings.get("prior", "uniform"),
@@ -197,6 +208,12 @@ def variant_ways(variant: str, *, baselines: bool = True, host: str = "ptmap") -
     Returns
     -------
     list of Way
+
+    Examples
+    --------
+    >>> way = variant_ways("reference-eval", baselines=False)[0]
+    >>> way.transform.reg, str(way.transform.solver)
+    (0.2, 'sweeps:10')
     """
     check_choice(variant, tuple(VARIANTS), argument="variant", function="PT-MAP")
     published = VARIANTS[variant]
@@ -222,6 +239,12 @@ class FewShot:
         Most bytes the computation may hold at once beside the features; 1 GB when not given. No result depends on it.
     chunk : int, optional
         Tasks computed at once; by default as many as the budget and the cache take. No result depends on it.
+
+    Examples
+    --------
+    >>> from bpa.data import embedded_sketches
+    >>> FewShot(embedded_sketches()).parts(FewShotTask(n_tasks=1000))
+    5
     """
 
     name = "fewshot"

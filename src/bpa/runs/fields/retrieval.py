@@ -66,6 +66,11 @@ class RetrievalTask:
         Of the draw.
     dtype : {"float32", "float64"}
         In which precision to compute.
+
+    Examples
+    --------
+    >>> RetrievalTask().deleted
+    'identity-camera'
     """
 
     average_precision: AveragePrecision = "finite-sum"
@@ -117,6 +122,12 @@ def retrieval_ways(
     -------
     list of Way
         Each once.
+
+    Examples
+    --------
+    >>> from bpa.runs import labels
+    >>> labels(retrieval_ways(("nearest", "csls"), baselines=False))
+    ['nearest, bpa', 'csls']
     """
     hosts = HOSTS if tuple(hosts) == ("all",) else hosts
     for names, known, what in ((hosts, HOSTS, "host"), (protocols, PROTOCOLS, "protocol")):
@@ -160,6 +171,13 @@ class Retrieval:
         Bytes a ranking may hold.
     every_query : bool
         Keep the average precision of every query; otherwise only their mean, for grids of many draws.
+
+    Examples
+    --------
+    >>> from bpa.data import embedded_sketches
+    >>> field = Retrieval(embedded_sketches())
+    >>> field.data(RetrievalTask(identities=5, each=4, seed=0))["n"]
+    20
     """
 
     name = "retrieval"

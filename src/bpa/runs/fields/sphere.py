@@ -50,6 +50,11 @@ class SphereTask:
         PCA above this dimension.
     n_init : int
         k-means++ starts.
+
+    Examples
+    --------
+    >>> SphereTask(69, 0.22).n_components
+    50
     """
 
     dim: int
@@ -91,7 +96,13 @@ transform as an affinity."""
 
 
 class Sphere:
-    """Clusters on the sphere; it makes its own data."""
+    """Clusters on the sphere; it makes its own data.
+
+    Examples
+    --------
+    >>> Sphere().data(SphereTask(69, 0.22))["n"]
+    200
+    """
 
     name = "sphere"
 
