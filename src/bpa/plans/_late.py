@@ -47,6 +47,8 @@ class Late:
         −c_qj/reg + q_j, each row up to a constant of its own; with the cosine costs, cosines over ``reg``.
     known : (row, item)
         Which of them are fitted items, as pairs of positions.
+    tiles, log_u, log_v, scale, diagonal
+        Of the plan.
     """
 
     new: Tensor

@@ -20,9 +20,9 @@ from bpa.hosts.retrieval._kept import KeptRows, LargestEntries, WholeRows, kept_
 from bpa.memory import format_bytes, parse_bytes
 from bpa.plans import DensePlan, RowComparison
 from bpa.plans._comparison import METRICS
-from bpa.plans._dense import holds_numbers
 from bpa.plans._files import PlanFile, write_plan
 from bpa.plans._late import Late
+from bpa.plans._pairs import holds_numbers
 from bpa.plans._plan import Options
 from bpa.solvers import Converged, Solver
 
