@@ -10,39 +10,47 @@ no choice.
 # %%
 # Four hundred tasks of five classes, one labelled sketch each; every column sees the same tasks.
 import matplotlib.pyplot as plt
+import numpy as np
 
 from bpa.data import embedded_sketches
-from bpa.runs.fewshot import FewShotConfig, run_fewshot
+from bpa.metrics.intervals import mean_interval, paired_difference
+from bpa.runs import labels, run, transforms_asked
+from bpa.runs.fields.fewshot import FewShot, FewShotTask, fewshot_ways
 
-config = FewShotConfig(
-    hosts=("protonet",),
-    transforms=("bpa",),
-    regs=(0.05, 0.1, 0.2, 0.5, "auto"),
-    n_tasks=400,
-    protocol="balanced",
-)
-result = run_fewshot(embedded_sketches(), config)
-for cell in result.cells:
-    print(f"{cell.cell.name:10s} {cell.mean.mean:.1f} ± {cell.mean.half_width:.1f}")
+ways = fewshot_ways(("protonet",), transforms_asked(["bpa"], reg=(0.05, 0.1, 0.2, 0.5, "auto")))
+task = FewShotTask(n_tasks=400, protocol="balanced")
+records = run("protonet", FewShot(embedded_sketches()), [(task, ways)])
+accuracy = {name: 100 * np.array(r.values["accuracy"]) for name, r in zip(labels(ways), records, strict=True)}
+for name, values in accuracy.items():
+    mean = mean_interval(values)
+    print(f"{name:14s} {mean.mean:.1f} ± {mean.half_width:.1f}")
 
 # %%
 # Gains over raw features and over the best of raw, unit-norm and centred features, paired over the tasks.
-bars = [c for c in result.cells if c.gain is not None]
+free = ("identity", "unit", "centred")
+best = max(free, key=lambda name: accuracy[name].mean())
+over_raw = {
+    name: paired_difference(values, accuracy["identity"])
+    for name, values in accuracy.items()
+    if name != "identity"
+}
+over_best = {
+    name: paired_difference(values, accuracy[best]) for name, values in accuracy.items() if name not in free
+}
 figure, axis = plt.subplots(figsize=(7, 3.5), layout="constrained")
 axis.bar(
-    [c.cell.name for c in bars],
-    [c.gain.mean for c in bars],
-    yerr=[c.gain.half_width for c in bars],
+    list(over_raw),
+    [g.mean for g in over_raw.values()],
+    yerr=[g.half_width for g in over_raw.values()],
     label="over raw",
 )
-told = [c for c in bars if c.gain_over_best is not None]
 axis.errorbar(
-    [c.cell.name for c in told], [c.gain_over_best.mean for c in told], [c.gain_over_best.half_width for c in told],
+    list(over_best), [g.mean for g in over_best.values()], [g.half_width for g in over_best.values()],
     fmt="D", color="tab:orange", label="over the best without",
 )  # fmt: skip
 axis.axhline(0, color="black", linewidth=0.8)
 axis.set_ylabel("points of accuracy")
 axis.legend()
 plt.show()
-assert all(c.gain.mean > 0 for c in bars)
-assert min(c.gain_over_best.mean for c in told) < 0
+assert all(gain.mean > 0 for gain in over_raw.values())
+assert min(gain.mean for gain in over_best.values()) < 0

@@ -27,10 +27,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "hosts": ("cost", "solvers", "plans", "transforms.contract"),
     "runs": (
         "cost", "solvers", "metrics", "data", "kernels", "transforms", "plans", "diagnostics", "estimators", "hosts",
-        "report.table", "report.figures", "report.page",
     ),
-    "report": ("metrics.intervals", "runs", "transforms.names"),
-    "cli": ("transforms", "data", "runs", "report"),
+    "paper": ("metrics.intervals", "runs.way"),
+    "report": ("metrics.intervals", "runs.way", "paper"),
+    "cli": ("solvers", "transforms", "data", "runs", "paper", "report"),
 }  # fmt: skip
 """Room → what it may look at besides the foundation and itself."""
 

@@ -56,13 +56,14 @@ def test_the_symmetric_plan_converges_and_reports() -> None:
 
 def test_few_shot_runs_on_the_embedded_data() -> None:
     from bpa.data import embedded_sketches
-    from bpa.runs.fewshot import FewShotConfig, run_fewshot
+    from bpa.runs import run, transforms_asked
+    from bpa.runs.fields.fewshot import FewShot, FewShotTask, fewshot_ways
 
-    config = FewShotConfig(hosts=("protonet",), transforms=("bpa",), n_tasks=20, protocol="balanced")
-    result = run_fewshot(embedded_sketches(), config)
-    by_name = {cell.cell.transform: cell.mean.mean for cell in result.cells}
-    chance = 1 / config.n_way
-    assert min(by_name.values()) > 1.5 * chance * (100 if max(by_name.values()) > 1 else 1)
+    ways = fewshot_ways(("protonet",), transforms_asked(["bpa"], reg=(0.1,)))
+    task = FewShotTask(n_tasks=20, protocol="balanced")
+    records = run("alone", FewShot(embedded_sketches()), [(task, ways)])
+    assert len(records) == 4
+    assert min(record.summary["accuracy"] for record in records) > 1.5 * 100 / task.n_way
 
 
 @pytest.mark.parametrize(

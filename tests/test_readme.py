@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from bpa.data import embedded_sketches
-from bpa.runs.fewshot import FewShotConfig, run_fewshot
+from bpa.runs import labels, run, transforms_asked
+from bpa.runs.fields.fewshot import FewShot, FewShotTask, fewshot_ways
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 
@@ -54,25 +55,20 @@ def test_every_link_to_a_file_leads_somewhere() -> None:
 
 @pytest.mark.slow
 def test_the_table_holds_what_the_demonstration_measures() -> None:
-    config = FewShotConfig(
-        hosts=("protonet",),
-        transforms=("bpa",),
-        regs=(0.1, 0.5, "auto"),
-        shots=(1, 5),
-        n_tasks=400,
-        protocol="balanced",
-    )
-    measured: dict[tuple[str, int], float] = {}
-    for cell in run_fewshot(embedded_sketches(), config).cells:
-        reg = "" if cell.cell.reg is None else f" {cell.cell.reg}"
-        measured[f"{cell.cell.transform}{reg}", cell.cell.n_shot] = cell.mean.mean
+    ways = fewshot_ways(("protonet",), transforms_asked(["bpa"], reg=(0.1, 0.5, "auto")))
+    tasks = [FewShotTask(n_shot=shot, n_tasks=400, protocol="balanced") for shot in (1, 5)]
+    records = run("readme", FewShot(embedded_sketches()), [(task, ways) for task in tasks])
+    measured = {
+        (label, record.task["n_shot"]): record.summary["accuracy"]
+        for label, record in zip(2 * labels(ways), records, strict=True)
+    }
     names = {
         "raw": "identity",
         "unit norm": "unit",
         "centred unit norm": "centred",
-        "BPA, reg 0.1 (the paper's)": "bpa 0.1",
-        "BPA, reg 0.5": "bpa 0.5",
-        'BPA, reg "auto"': "bpa auto",
+        "BPA, reg 0.1 (the paper's)": "bpa, reg 0.1",
+        "BPA, reg 0.5": "bpa, reg 0.5",
+        'BPA, reg "auto"': "bpa, reg auto",
     }
     rows = re.findall(r"^\| ([^|]+?) \| ([0-9.]+) \| ([0-9.]+) \|$", README.read_text(), re.MULTILINE)
     assert {row[0] for row in rows} == set(names)

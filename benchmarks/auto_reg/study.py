@@ -21,12 +21,15 @@ from sklearn.cluster import KMeans
 
 import bpa.transforms.choosing
 from bpa import BPA
+from bpa._blocks import spans
+from bpa.data.episodes import TaskList, draw_tasks
 from bpa.data.synthetic import sphere_clusters
+from bpa.hosts.fewshot import ProtoNet, PTMap
 from bpa.metrics.clustering import clustering_scores
+from bpa.metrics.fewshot import correct_counts
 from bpa.metrics.intervals import mean_interval, paired_difference
 from bpa.metrics.retrieval import evaluate_ranking
 from bpa.records import FeatureSet
-from bpa.runs.fewshot import FewShotConfig, run_fewshot
 from bpa.transforms.alternatives import CentredUnitNorm, UnitNorm
 from bpa.transforms.choosing import choose_reg
 from bpa.transforms.contract import Identity
@@ -69,17 +72,27 @@ def transforms(regs: tuple[float, ...]) -> dict[str, object]:
 def fewshot(data: FeatureSet, n_tasks: int, n_ptmap: int) -> Iterator[tuple[str, str, np.ndarray]]:
     n_query = 6 if data.source == "emoji" else 15
     shots = (1,) if data.source == "emoji" else (1, 5)
-    for host, regs, count in (("protonet", REGS, n_tasks), ("ptmap", PTMAP_REGS, n_ptmap)):
+    x = torch.from_numpy(data.features)
+    for host, make, regs, count in (
+        ("protonet", ProtoNet, REGS, n_tasks),
+        ("ptmap", PTMap, PTMAP_REGS, n_ptmap),
+    ):
         made = transforms(regs)
         if host == "ptmap":  # it normalises by itself: the three are one
             made.pop("unit")
-        config = FewShotConfig(
-            hosts=(host,), transforms=("bpa",), shots=shots, n_tasks=count, n_query=n_query, baselines=False
-        )
-        for name, transform in made.items():
-            result = run_fewshot(data, config, transforms={"bpa": transform})
-            for cell in result.cells:
-                yield f"{host} {cell.cell.n_shot}-shot", name, cell.accuracy
+        for n_shot in shots:
+            tasks = draw_tasks(data, n_shot=n_shot, n_query=n_query, n_tasks=count)
+            for name, transform in made.items():
+                yield f"{host} {n_shot}-shot", name, accuracy(make(transform).eval(), tasks, x)
+
+
+@torch.no_grad()
+def accuracy(host: torch.nn.Module, tasks: TaskList, x: torch.Tensor) -> np.ndarray:
+    counts: list[int] = []
+    for part in spans(len(tasks), 200):
+        episode = tasks.episode(x, part)
+        counts += correct_counts(host(episode).labels, episode.query_labels).tolist()
+    return 100 * np.array(counts) / tasks.n_query
 
 
 def subset(data: FeatureSet, n_classes: int, each: int, seed: int) -> FeatureSet:

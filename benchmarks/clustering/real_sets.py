@@ -10,18 +10,20 @@ they are. Finished sets are kept and not repeated.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from bpa.data.features import read_features
-from bpa.metrics.intervals import paired_difference
-from bpa.records import FeatureSet, RunRecord
+from bpa.records import FeatureSet
+from bpa.report.comparison import compared, gain, table
+from bpa.report.sections.clustering import KIND
 from bpa.report.table import Table
-from bpa.runs.clustering import ClusterConfig, cluster_table, run_clustering
-from bpa.runs.store import RunStore, write_atomically
+from bpa.runs import RunStore, run
+from bpa.runs.fields.clustering import Clustering, ClusterTask, clustering_ways
+from bpa.runs.store import write_atomically
 
 HERE = Path(__file__).resolve().parent
 DATA = Path(os.environ.get("BPA_DATA", HERE.parents[2] / "shared" / "data"))
@@ -35,17 +37,18 @@ SETS = {
 }
 ITEMS = 600
 """Most items that a repeat draws; at most half of the set."""
-REGS = (0.05, 0.1, 0.25, 0.5, 1.0, "auto")
-FIXED = (
-    "identity",
-    "unit",
-    "centred",
-    "cosine",
-    "softmax",
-    "spectral",
-    "spectral-knn",
-    "bpa-smooth",
-    "bpa-spectral",
+WAYS = tuple(
+    dict.fromkeys(
+        [
+            *clustering_ways(
+                ("k-means",), ("identity", "unit", "centred", "cosine", "softmax"), baselines=False
+            ),
+            *clustering_ways(
+                ("spectral", "spectral-knn", "bpa-smooth", "bpa-spectral"), reg=(0.1,), baselines=False
+            ),
+            *clustering_ways(("k-means",), reg=(0.05, 0.1, 0.25, 0.5, 1.0, "auto"), baselines=False),
+        ]
+    )
 )
 
 
@@ -64,22 +67,6 @@ def load(name: str) -> FeatureSet:
     return features
 
 
-def best_free(record: RunRecord) -> str:
-    """The best of what a user has without any n × n matrix."""
-    return max(("identity", "unit", "centred"), key=lambda w: float(np.mean(record.values[f"{w}/nmi"])))
-
-
-def joined(fixed: RunRecord, grid: RunRecord) -> RunRecord:
-    """Join both halves of a set: same seeds and items, so that all gains are paired."""
-    ways = {**fixed.summary["ways"], **grid.summary["ways"]}
-    for way in grid.summary["ways"]:
-        gain = paired_difference(grid.values[f"{way}/nmi"], fixed.values["identity/nmi"])
-        ways[way]["gain"] = {"mean": 100 * gain.mean, "half_width": 100 * gain.half_width, "n": gain.n}
-    return dataclasses.replace(
-        fixed, values={**fixed.values, **grid.values}, summary={**fixed.summary, "ways": ways}
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -94,33 +81,18 @@ def main() -> None:
         features = load(name)
         assert features.labels is not None
         k = len(np.unique(features.labels))
-        shared = {
-            "n_clusters": k,
-            "compare": False,
-            "repeats": 10,
-            "share": min(0.5, ITEMS / len(features)),
-            "n_init": 5 if k <= 20 else 3,
-        }
-        parts = []
-        for transforms, reg in ((FIXED, (0.1,)), (("bpa",), REGS)):
-            config = ClusterConfig(transforms=transforms, reg=reg, **shared)
-            with RunStore(options.out / "real_sets" / name) as store:
-                parts.append(run_clustering(features, config, store=store).record)
-        record = joined(*parts)
-        table = cluster_table(record)
-        tables.append(
-            Table(f"{title} ({features.dim}-d, {k} classes)", table.columns, table.rows, table.notes)
-        )
+        task = ClusterTask(k, repeats=10, share=min(0.5, ITEMS / len(features)), n_init=5 if k <= 20 else 3)
+        with RunStore(options.out / "real_sets" / name) as store:
+            records = run("real-sets", Clustering(features), [(task, WAYS)], store=store)
+        (group,) = compared(records, KIND)
+        tables.append(replace(table(group), title=f"{title} ({features.dim}-d, {k} classes)"))
         print(tables[-1].text())
-        free = best_free(record)
-        ways = list(record.summary["ways"])
-        columns = tuple(ways)
-        base = 100 * np.array(record.values[f"{free}/nmi"])
-        cells = []
-        for way in ways:
-            gain = paired_difference(100 * np.array(record.values[f"{way}/nmi"]), base)
-            cells.append(f"{100 * np.mean(record.values[f'{way}/nmi']):.1f}" if way == free else gain)
-        overview.append((title, free, cells))
+        score, columns = KIND.scores[0], tuple(row.label for row in group.rows)
+        free = group.best_free(group.rows[0])
+        cells = [
+            f"{row.mean(score).mean:.1f}" if row is free else gain(row, free, score) for row in group.rows
+        ]
+        overview.append((title, free.label, cells))
     summary = Table(
         "NMI gained over the best of raw, unit and centred unit rows (that one: its NMI)",
         ["way", *(title for title, _, _ in overview)],
@@ -133,9 +105,7 @@ def main() -> None:
             "items: read them as a guide).",
         ],
     )
-    write_atomically(
-        options.out / "real_sets.md", "\n".join(table.markdown() for table in (summary, *tables))
-    )
+    write_atomically(options.out / "real_sets.md", "\n".join(each.markdown() for each in (summary, *tables)))
     print(summary.text())
 
 

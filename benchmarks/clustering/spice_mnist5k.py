@@ -26,8 +26,8 @@ from bpa.metrics.clustering import clustering_scores
 from bpa.metrics.intervals import mean_interval, paired_difference
 from bpa.records import RunRecord
 from bpa.report.table import Table
-from bpa.runs.clustering import k_means
 from bpa.runs.environment import describe_environment
+from bpa.runs.fields.clustering import k_means
 from bpa.runs.store import RunStore, write_atomically
 from bpa.transforms.alternatives import CosineRows, RowSoftmax
 from bpa.transforms.contract import Identity, SetTransform
@@ -102,7 +102,7 @@ def main() -> None:
         }  # fmt: skip
         digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in options.views]
         data = {"views": digests, "n": 5000, "protocol": "5,000 MNIST digits, labels used in the scores only"}
-        found = store.find(config, study="spice-mnist5k", data=data)
+        found = store.find(study="spice-mnist5k", task=config, data=data)
         if found is None:
             started = time.perf_counter()
             for path in options.views:
@@ -114,7 +114,7 @@ def main() -> None:
                     for key, value in one_run(views, truth, name, seed, options.inputs).items():
                         values.setdefault(key, []).append(value)
             found = RunRecord(
-                study="spice-mnist5k", config=config, data=data, values=values,
+                study="spice-mnist5k", task=config, data=data, values=values,
                 summary={
                     key: dataclasses.asdict(mean_interval(v))
                     for key, v in values.items()

@@ -12,19 +12,20 @@ import argparse
 import json
 import os
 import platform
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 import bpa
 from bpa.data.features import read_features
-from bpa.metrics.intervals import Interval, mean_interval, paired_difference
+from bpa.metrics.intervals import Interval
 from bpa.records import RunRecord
-from bpa.runs.fewshot import FewShotConfig, run_fewshot
-from bpa.runs.store import RunStore, write_atomically
-from bpa.transforms.names import FREE
+from bpa.report.comparison import compared, gain
+from bpa.report.sections.fewshot import KIND
+from bpa.runs import RunStore, run
+from bpa.runs.fields.fewshot import FewShot, FewShotTask, fewshot_ways
+from bpa.runs.store import write_atomically
+from bpa.transforms.names import FREE, NamedTransform
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("BPA_DATA", ROOT.parent / "shared" / "data"))
@@ -38,14 +39,7 @@ SETS = {
 }
 REGS = (0.05, 0.1, 0.2, 0.5, 1.5)
 HOSTS = ("protonet", "pmf", "ptmap")
-ORDER = (
-    *FREE,
-    *(f"bpa {reg}" for reg in (*REGS, "auto")),
-    *(f"bpa-attn {reg}" for reg in REGS),
-    "cosine",
-    "softmax 0.1",
-    "dual-softmax 0.1",
-)
+NAIVE = (NamedTransform("cosine"), NamedTransform("softmax"), NamedTransform("dual-softmax"))
 
 
 def main() -> None:
@@ -75,59 +69,45 @@ def measure(name: str, given: argparse.Namespace) -> None:
     """Run what is missing of one set."""
     features = read_features(DATA / f"{name}.npz")
     regs = tuple(reg if reg == "auto" else float(reg) for reg in given.regs)
-    fixed = tuple(reg for reg in regs if reg != "auto")
+    free = [NamedTransform(one) for one in FREE]
+    bpa = [NamedTransform("bpa", reg=reg) for reg in regs]
+    attention = [NamedTransform("bpa-attn", reg=reg) for reg in regs if reg != "auto"]
+    parts = {
+        "bpa": fewshot_ways(HOSTS, [*free, *bpa]),
+        "bpa-attn": fewshot_ways(HOSTS, [*free, *attention]),
+        "naive": fewshot_ways(HOSTS, [*free, *NAIVE]),
+    }
+    if (features.features < 0).any():
+        parts["signed"] = fewshot_ways(("ptmap",), [*free, *bpa], nonneg="signed")
     with RunStore(given.work / name) as store:
         for shot in given.shots:
-            base = FewShotConfig(hosts=HOSTS, shots=(shot,), n_query=SETS[name][1][shot], n_tasks=given.tasks)
-            parts = {
-                "bpa": replace(base, transforms=("bpa",), regs=regs),
-                "bpa-attn": replace(base, transforms=("bpa-attn",), regs=fixed or (0.1,)),
-                "naive": replace(base, transforms=("cosine", "softmax", "dual-softmax"), regs=(0.1,)),
-            }
-            if (features.features < 0).any():
-                parts["signed"] = replace(
-                    base, hosts=("ptmap",), transforms=("bpa",), regs=regs, nonneg="signed"
-                )
-            for part, config in parts.items():
+            task = FewShotTask(n_shot=shot, n_query=SETS[name][1][shot], n_tasks=given.tasks)
+            for part, ways in parts.items():
                 if given.only in ("all", part):
-                    run_fewshot(features, config, store=store)
+                    run("fewshot", FewShot(features), [(task, ways)], store=store)
                     print(name, shot, part, flush=True)
 
 
 def report(name: str, records: list[RunRecord], n_tasks: int) -> dict[str, object]:
-    """Rows of every measured cell, gains paired over the same tasks."""
-    cells: dict[tuple[str, int], dict[str, RunRecord]] = {}
-    for record in records:
-        config = record.config
-        if config["n_tasks"] == n_tasks:
-            host = config["host"] + (" (signed power)" if config.get("nonneg") == "signed" else "")
-            label = config["transform"] + ("" if config["reg"] is None else f" {config['reg']}")
-            cells.setdefault((host, config["n_shot"]), {})[label] = record
+    """Rows of every measured way, gains paired over the same tasks."""
     rows = []
-    order = {label: i for i, label in enumerate(ORDER)}
-    for (host, shot), found in sorted(cells.items()):
-        percent = {label: 100 * np.asarray(record.values["accuracy"]) for label, record in found.items()}
-        free = [label for label in FREE if label in percent]
-        if len(free) < len(FREE):
-            continue  # interrupted before the baselines were done
-        best = max(free, key=lambda label: percent[label].mean(), default=None)
-        for label in sorted(percent, key=lambda label: order.get(label, 99)):
-            own = percent[label]
+    for group in compared([record for record in records if record.task["n_tasks"] == n_tasks], KIND):
+        for row in group.rows:
+            if len(group.baselines(row)) < len(FREE):
+                continue  # interrupted before the baselines were done
+            own, score, best = row.way.transform, KIND.scores[0], group.best_free(row)
+            signed = " (signed power)" if row.way.settings.get("nonneg") == "signed" else ""
             rows.append(
                 {
-                    "host": host,
-                    "shot": shot,
-                    "query": found[label].config["n_query"],
-                    "transform": label,
-                    "accuracy": plain(mean_interval(own)),
-                    "gain": None
-                    if label == "identity"
-                    else plain(paired_difference(own, percent["identity"])),
-                    "gain_over_best_free": None
-                    if label in FREE
-                    else plain(paired_difference(own, percent[best])),
-                    "best_free": best,
-                    "seconds": round(found[label].seconds, 2),
+                    "host": row.way.host + signed,
+                    "shot": row.record.task["n_shot"],
+                    "query": row.record.task["n_query"],
+                    "transform": own.name + ("" if own.reg is None else f" {own.reg}"),
+                    "accuracy": plain(row.mean(score)),
+                    "gain": plain(gain(row, group.raw(row), score)),
+                    "gain_over_best_free": None if row.is_free else plain(gain(row, best, score)),
+                    "best_free": best.way.transform.name,
+                    "seconds": round(row.record.seconds, 2),
                 }
             )
     data = records[0].data if records else {}
@@ -136,12 +116,12 @@ def report(name: str, records: list[RunRecord], n_tasks: int) -> dict[str, objec
         "n": data.get("n"),
         "dim": data.get("dim"),
         "sha256": data.get("sha256"),
-        "rows": rows,
+        "rows": sorted(rows, key=lambda row: (row["host"], row["shot"])),
     }
 
 
-def plain(value: Interval) -> list[float]:
-    return [round(value.mean, 3), round(value.half_width, 3)]
+def plain(value: Interval | None) -> list[float] | None:
+    return None if value is None else [round(value.mean, 3), round(value.half_width, 3)]
 
 
 def markdown(out: dict) -> str:

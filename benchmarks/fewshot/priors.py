@@ -13,10 +13,11 @@ import os
 from pathlib import Path
 
 from bpa.data.features import read_features
+from bpa.report.sections import tables_of
 from bpa.report.table import Table
-from bpa.runs.fewshot_studies import STUDIES
+from bpa.runs import Asked, RunStore, run_study
 from bpa.runs.store import write_atomically
-from bpa.runs.study import StudyOptions
+from bpa.runs.studies import all_studies
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("BPA_DATA", ROOT.parent / "shared" / "data"))
@@ -42,9 +43,13 @@ def main() -> None:
             print(f"{path} is absent; skipped")
             continue
         features = read_features(path)
-        options = StudyOptions(repeats=given.tasks, out=given.work / name, extra={"shots": given.shots})
-        table = STUDIES["fewshot-priors"].run(features, options).tables[0]
-        out["sets"][name] = {"sha256": features.sha256, "table": table.to_dict()}
+        asked = Asked(repeats=given.tasks, shot=tuple(given.shots))
+        with RunStore(given.work / name) as store:
+            records = run_study(all_studies()["fewshot-priors"], features, asked, store=store)
+        out["sets"][name] = {
+            "sha256": features.sha256,
+            "tables": [table.to_dict() for table in tables_of(records)],
+        }
         write_atomically(target, json.dumps(out, indent=1, ensure_ascii=False) + "\n")
         write_atomically(RESULTS / "priors.md", markdown(out))
         print(name, flush=True)
@@ -57,7 +62,7 @@ def markdown(out: dict) -> str:
         "at reg 0.1. Percent ± half-width of the 95 % interval.\n",
     ]
     for name, entry in out["sets"].items():
-        parts += [f"## {name}\n", Table.from_dict(entry["table"]).markdown()]
+        parts += [f"## {name}\n", *(Table.from_dict(table).markdown() for table in entry["tables"])]
     return "\n".join(parts)
 
 

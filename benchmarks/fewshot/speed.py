@@ -30,9 +30,11 @@ from torch import Tensor
 from bpa.data.episodes import draw_tasks
 from bpa.data.features import read_features
 from bpa.records import FeatureSet
+from bpa.runs import run
 from bpa.runs.environment import describe_environment
-from bpa.runs.fewshot import FewShotConfig, run_fewshot
+from bpa.runs.fields.fewshot import FewShot, FewShotTask, fewshot_ways
 from bpa.runs.store import write_atomically
+from bpa.transforms.names import NamedTransform
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "fewshot"
 
@@ -192,41 +194,37 @@ def main() -> None:
         return torch.cat(plans), sum(sweeps)
 
     published["published PT-MAP + BPA (one task at a time)"] = one_by_one
+    field, task = FewShot(data), FewShotTask(n_tasks=given.tasks)
+    raw, bpa = NamedTransform("identity"), NamedTransform("bpa", reg=0.2)
     ours = {
-        "PT-MAP": FewShotConfig(
-            hosts=("ptmap",), transforms=("identity",), baselines=False, n_tasks=given.tasks
-        ),
-        "PT-MAP + BPA": FewShotConfig(
-            hosts=("ptmap",), transforms=("bpa",), regs=(0.2,), baselines=False, n_tasks=given.tasks
-        ),
-        "ProtoNet + BPA": FewShotConfig(
-            hosts=("protonet",), transforms=("bpa",), baselines=False, n_tasks=given.tasks
-        ),
+        "PT-MAP": fewshot_ways(("ptmap",), [raw]),
+        "PT-MAP + BPA": fewshot_ways(("ptmap",), [bpa]),
+        "ProtoNet + BPA": fewshot_ways(("protonet",), [NamedTransform("bpa")]),
     }
     wall: dict[str, list[float]] = {name: [] for name in (*published, *ours)}
     processor: dict[str, list[float]] = {name: [] for name in (*published, *ours)}
     notes: dict[str, object] = {}
 
-    def timed(name: str, run: Callable[[], object], scale: float) -> object:
+    def timed(name: str, work: Callable[[], object], scale: float) -> object:
         began, spent = time.perf_counter(), time.process_time()
-        result = run()
+        result = work()
         wall[name].append((time.perf_counter() - began) * scale)
         processor[name].append((time.process_time() - spent) * scale)
         return result
 
     for _ in range(given.repeats):
-        for name, run in published.items():
+        for name, work in published.items():
             n_tasks = 40 if name.endswith("at a time)") else given.published_tasks
-            plan, sweeps = timed(name, run, given.tasks / n_tasks)
+            plan, sweeps = timed(name, work, given.tasks / n_tasks)
             accuracy = float((plan.argmax(2) == truth[: len(plan)]).double().mean())
             notes[name] = {
                 "tasks run": len(plan),
                 "sweeps over all transports": sweeps,
                 "accuracy": round(100 * accuracy, 2),
             }
-        for name, config in ours.items():
-            result = timed(name, lambda config=config: run_fewshot(data, config), 1.0)
-            notes[name] = {"tasks run": given.tasks, "accuracy": round(result.cells[0].mean.mean, 2)}
+        for name, ways in ours.items():
+            (record,) = timed(name, lambda ways=ways: run("speed", field, [(task, ways)]), 1.0)
+            notes[name] = {"tasks run": given.tasks, "accuracy": round(record.summary["accuracy"], 2)}
 
     def ratios(measured: dict[str, list[float]]) -> dict[str, float]:
         median = {name: statistics.median(values) for name, values in measured.items()}

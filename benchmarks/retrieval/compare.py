@@ -16,53 +16,56 @@ from pathlib import Path
 import numpy as np
 import sets
 
-from bpa.hosts.retrieval import RANKERS
-from bpa.records import RunRecord
-from bpa.runs.retrieval import RetrievalConfig, retrieval_table, run_retrieval
-from bpa.runs.retrieval_studies import draw_identities
+from bpa.records import QueryGallery, RunPlan, RunRecord
+from bpa.records.runs import row_key
+from bpa.report.sections import tables_of
+from bpa.runs import run
+from bpa.runs.fields.retrieval import (
+    HOSTS,
+    PRESETS,
+    Retrieval,
+    RetrievalTask,
+    draw_identities,
+    retrieval_ways,
+)
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "retrieval" / "compare"
 JOURNAL = Path(__file__).resolve().parents[2] / "out" / "retrieval-compare"  # values of every query stay here
 NAMES = ("stereo-centred", "stereo-raw", *sets.COMPARED)
-CONFIG = RetrievalConfig(
-    transforms=("centred", "bpa"),
-    reg=("auto", 0.05, 0.1, 0.15, 0.25),
-    rows=("paper", "retrieval"),
-    protocols=("joint",),
-    rerank="k-reciprocal",
-    baselines=tuple(RANKERS),
-)
-SMALL = replace(CONFIG, transforms=("bpa",), baselines=(), protocols=("joint",), k1=6, k2=3)
+ASKED = {"reg": ("auto", 0.05, 0.1, 0.15, 0.25), "rows": (PRESETS["paper"], PRESETS["retrieval"])}
+PLAIN = retrieval_ways([host for host in HOSTS if host != "k-reciprocal"], **ASKED)
+WAYS = [
+    *PLAIN,
+    *(way for k in ({}, {"k1": 6, "k2": 3}) for way in retrieval_ways(("k-reciprocal",), **ASKED, **k)),
+]
 
 
 class Memory:
-    """A store that keeps summaries in one JSON file; per-query values stay out of the repository."""
+    """A store that keeps the values of every query out of the repository, rounded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.known: dict[str, RunRecord] = {}
         if path.exists():
-            for line in path.read_text().splitlines():
-                record = RunRecord.from_json(line)
-                self.known[json.dumps(record.config, sort_keys=True)] = record
+            self.known = {r.key: r for r in map(RunRecord.from_json, path.read_text().splitlines())}
 
-    def find(self, config, *, study=None, data=None):  # noqa: ARG002 - one study a file
-        """The record of a configuration, where there is one."""
-        found = self.known.get(json.dumps(config, sort_keys=True))
-        return found if found is not None and (data is None or found.data == data) else None
+    def plan(self, asked: RunPlan) -> None:
+        """What was asked is what is in this file."""
+
+    def find(self, *, study, task, way, data) -> RunRecord | None:
+        """The record of a row, where there is one."""
+        return self.known.get(row_key(study, task, way, data))
 
     def append(self, record: RunRecord) -> None:
         """Keep a record, its values rounded."""
-        lean = replace(
-            record, values={k: np.round(v, 5).tolist() for k, v in record.values.items() if k != "rank_1"}
-        )
-        self.known[json.dumps(record.config, sort_keys=True)] = lean
+        lean = replace(record, values={k: np.round(v, 5).tolist() for k, v in record.values.items()})
+        self.known[record.key] = lean
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as file:
             file.write(lean.to_json() + "\n")
 
 
-def task_of(name: str):
+def task_of(name: str) -> QueryGallery | None:
     """The set's first draw."""
     if name.startswith("stereo"):
         return draw_identities(sets.stereo(0, centre=name.endswith("centred")), None, each=None, seed=0)
@@ -88,25 +91,14 @@ if __name__ == "__main__":
             print(f"{name}: not here, skipped")
             continue
         store = Memory(JOURNAL / f"{name}.jsonl")
+        ways = PLAIN if args.plain else WAYS
+        records = run("compare", Retrieval(task), [(RetrievalTask(), ways)], store=store)
         if args.plain:
-            run_retrieval(
-                task,
-                replace(CONFIG, rerank="none", baselines=CONFIG.baselines[:4] + CONFIG.baselines[5:]),
-                store=store,
-            )
             continue
-        records = run_retrieval(task, CONFIG, store=store)
-        records += [r for r in run_retrieval(task, SMALL, store=store) if r.config["rerank"]]
-        for number, record in enumerate(records):
-            if record.config["rerank"] and record.config["k1"] == SMALL.k1:
-                records[number] = replace(
-                    record, config={**record.config, "way": record.config["way"] + " 6/3"}
-                )
-        table = retrieval_table(records)
-        table = replace(table, notes=table.notes[:1])
+        (table,) = tables_of(records)
+        table = replace(table, notes=table.notes[:4])
         OUT.mkdir(parents=True, exist_ok=True)
         (OUT / f"{name}.md").write_text(table.markdown() + "\n")
-        (OUT / f"{name}.json").write_text(
-            json.dumps([{**r.config, **r.summary, "seconds": r.seconds} for r in records], indent=1) + "\n"
-        )
+        kept = [{"way": r.way, "task": r.task, **r.summary, "seconds": r.seconds} for r in records]
+        (OUT / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
         print(table.text(), flush=True)

@@ -8,23 +8,25 @@ Resumable; records and tables in benchmarks/results/retrieval/rows.
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 import sets
 
-from bpa.runs.retrieval_studies import COMPARISONS, rows_table, study_rows
-from bpa.runs.study import StudyOptions
+from bpa.records import RunRecord
+from bpa.report.sections import tables_of
+from bpa.runs import RunStore, Way, run
+from bpa.runs.fields.retrieval import Retrieval, RetrievalTask
+from bpa.runs.studies.retrieval_rows import COMPARISONS, rows_ways
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "retrieval" / "rows"
 NAMES = ("stereo-centred", "stereo-raw", *sets.DRAWN)
 
 
-def run(name: str, comparisons: list, seeds: range) -> list:
+def measure(name: str, ways: list[Way], seeds: range) -> list[RunRecord]:
     """Records of one set."""
     records = []
     for seed in seeds:
-        extra = {"comparisons": comparisons}
+        size = {}
         if name.startswith("stereo"):
             features = sets.stereo(seed, centre=name.endswith("centred"))
         else:
@@ -33,9 +35,10 @@ def run(name: str, comparisons: list, seeds: range) -> list:
                 print(f"{name}: not here, skipped")
                 return []
             _, identities, each = sets.DRAWN[name.removesuffix("-centred")]
-            extra |= {"identities": identities, "each": each}
-        options = StudyOptions(seed=seed, repeats=1, out=OUT / name, extra=extra)
-        records += study_rows(features, options).records
+            size = {"identities": identities, "each": each}
+        with RunStore(OUT / name) as store:
+            field, task = Retrieval(features, every_query=False), RetrievalTask(seed=seed, **size)
+            records += run("retrieval-rows", field, [(task, ways)], store=store)
     return records
 
 
@@ -47,11 +50,11 @@ if __name__ == "__main__":
     parser.add_argument("--graph", action="store_true", help="also the plans on a nearest-neighbour graph")
     parser.add_argument("--draws", type=int, default=3)
     args = parser.parse_args()
-    chosen = [c for c in COMPARISONS if args.graph or c.neighbours is None]
+    chosen = tuple(c for c in COMPARISONS if args.graph or c.neighbours is None)
     for name in args.names:
-        records = run(name, chosen, range(args.draws))
+        records = measure(name, rows_ways(chosen), range(args.draws))
         if not records:
             continue
-        table = replace(rows_table(records), title=f"How rows are compared: {name}")
+        (table,) = tables_of(records)
         (OUT / f"{name}.md").write_text(table.markdown() + "\n")
         print(table.text(), flush=True)

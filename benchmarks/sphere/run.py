@@ -10,60 +10,76 @@ Finished cells are kept in the folder of ``--out`` and not repeated.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
+from bpa.data.synthetic import sphere_clusters
 from bpa.records import RunRecord
-from bpa.report.table import Table
-from bpa.runs.clustering_studies import (
-    COLUMNS,
-    SphereConfig,
-    grid_of,
-    plot_sphere,
-    plot_sphere_data,
-    run_sphere,
-    sphere_cell_table,
-    sphere_table,
-)
-from bpa.runs.store import RunStore, write_atomically
+from bpa.report.sections import build_page
+from bpa.runs import RunStore, Way, labels, run
+from bpa.runs.fields.sphere import Sphere, SphereTask
+from bpa.runs.store import write_atomically
+from bpa.runs.studies.sphere import LITERAL, RAW, WAYS, grid_of
+from bpa.transforms.names import NamedTransform
 
 HERE = Path(__file__).resolve().parent
-FINE = ("raw", "bpa 0.1", "bpa 0.5", "bpa literal")
-FIRST = ("raw", "cosine", "bpa 0.1", "bpa 0.5", "bpa literal", "bpa 0.1 unscaled", "bpa 0.5 unscaled")
-SECOND = (
-    "bpa auto", "unit", "softmax 0.1", "spectral 0.1", "spectral cosine", "bpa 0.2", "bpa 0.25", "bpa 1.0",
-    "bpa literal unscaled", "bpa 0.1 unscaled zero", "bpa-attn 0.1",
-)  # fmt: skip
+
+
+def of(reg: float, *, unscaled: bool = False) -> Way:
+    return Way("k-means", NamedTransform("bpa", reg=reg, unscaled=unscaled or None))
+
+
+FINE = (RAW, of(0.1), of(0.5), of(LITERAL))
 CONFIRM = (
-    "raw", "cosine", "bpa 0.1", "bpa 0.1 unscaled", "bpa 0.25", "bpa 0.5", "bpa literal",
-    "bpa literal unscaled",
+    RAW, Way("k-means", NamedTransform("cosine")), of(0.1), of(0.1, unscaled=True), of(0.25), of(0.5), of(LITERAL),
+    of(LITERAL, unscaled=True),
 )  # fmt: skip
 
 
-def joined(a: RunRecord, b: RunRecord) -> RunRecord:
-    """One record of a cell from two groups of columns."""
-    columns = [*a.config["columns"], *b.config["columns"]]
-    return dataclasses.replace(a, config={**a.config, "columns": columns}, values={**a.values, **b.values})
+def plot(records: list[RunRecord], way: Way) -> pyplot.Figure:
+    """The figure of the paper: ARI above NMI, over d and over σ, BPA dashed, raw solid."""
+    mean = {
+        (r.task["dim"], r.task["noise"], Way.from_dict(r.way), score): float(np.mean(r.values[score]))
+        for r in records
+        for score in ("ari", "nmi")
+    }
+    dims, noises = sorted({cell[0] for cell in mean}), sorted({cell[1] for cell in mean})
+    figure, axes = pyplot.subplots(2, 2, figsize=(11, 7), sharey=True, layout="constrained")
+    for row, score in enumerate(("ari", "nmi")):
+        for over, (across, lines, label) in enumerate(((dims, noises, "d"), (noises, dims, "σ"))):
+            axis = axes[row][over]
+            colours = pyplot.get_cmap("viridis")(np.linspace(0, 0.92, len(lines)))
+            for line, colour in zip(lines, colours, strict=True):
+                for shown, style in ((RAW, "-"), (way, "--")):
+                    cells = [(a, line) if over == 0 else (line, a) for a in across]
+                    other = f"σ = {line:.2f}" if over == 0 else f"d = {line}"
+                    heights = [mean[(*cell, shown, score)] for cell in cells]
+                    axis.plot(across, heights, style, color=colour, label=other if style == "-" else None)
+            axis.set(xscale="log", xlabel=label, ylim=(-0.03, 1.03))
+            axis.set_title(f"{score.upper()} over {label}", fontsize=10)
+            axis.legend(fontsize=7, ncols=2)
+        axes[row][0].set_ylabel(score.upper())
+    figure.suptitle(
+        f"k-means on the sphere: {labels([RAW, way])[1]}, reg {way.transform.reg:g}, dashed; raw solid"
+    )
+    return figure
 
 
-def report(out: Path, name: str, records: list[RunRecord], shown: tuple[str, ...]) -> list[Table]:
-    """Write the tables, and the figures where the grid is the published one."""
-    tables = [sphere_table(records)]
-    for column in shown:
-        tables += [sphere_cell_table(records, column, score) for score in ("nmi", "ari")]
-    write_atomically(out / f"{name}.md", "\n".join(table.markdown() for table in tables))
-    if name != "confirm":  # the finer grid replaces the figures of the coarse one
-        for column in FINE[1:]:
-            figure = plot_sphere(records, column)
-            figure.savefig(out / f"sphere-{column.replace(' ', '-')}.png", dpi=90)
-            pyplot.close(figure)
-        plot_sphere_data().savefig(out / "sphere-data.png", dpi=90)
-    return tables
+def plot_data(seed: int = 0) -> pyplot.Figure:
+    """Ten clusters on the sphere in three dimensions, under rising noise."""
+    figure = pyplot.figure(figsize=(12, 5.2), layout="constrained")
+    for number, noise in enumerate(grid_of(10)[1], start=1):
+        points = sphere_clusters(3, noise, seed=(seed, 0))
+        axis = figure.add_subplot(2, 5, number, projection="3d")
+        axis.scatter(*points.features.T, c=points.labels, cmap="tab10", s=7, depthshade=False)
+        axis.set(xticks=[], yticks=[], zticks=[], xlim=(-1, 1), ylim=(-1, 1), zlim=(-1, 1), aspect="equal")
+        axis.set_title(f"σ = {noise:.2f}", fontsize=9)
+    return figure
 
 
 def main() -> None:
@@ -75,21 +91,25 @@ def main() -> None:
     which.add_argument("--confirm", action="store_true")
     parser.add_argument("--out", type=Path, default=HERE.parent / "results" / "sphere")
     options = parser.parse_args()
-
-    rest = tuple(c for c in COLUMNS if c not in FIRST + SECOND)
-    name, groups, runs, seed, size = "grid", (FIRST, SECOND, rest), 10, 0, 6
+    name, ways, runs, seed, size = "grid", WAYS, 10, 0, 6
     if options.fine:
-        name, groups, size = "fine", (FINE,), 10
+        name, ways, size = "fine", FINE, 10
     if options.confirm:
-        name, groups, runs, seed = "confirm", (CONFIRM,), 40, 1
+        name, ways, runs, seed = "confirm", CONFIRM, 40, 1
     dims, noises = grid_of(size)
-    records: list[RunRecord] = []
-    for columns in groups:  # the same points and seeds in every group, so that columns stay paired
-        config = SphereConfig(dims, noises, columns, runs=runs, seed=seed)
-        with RunStore(options.out / name) as store:
-            more = run_sphere(config, store=store, on_progress=lambda d, t: print(f"{d}/{t}", flush=True))
-        records = [joined(a, b) for a, b in zip(records, more, strict=True)] if records else more
-        tables = report(options.out, name, records, CONFIRM if options.confirm else FINE)
+    grid = [(SphereTask(dim, noise, runs=runs, seed=seed), ways) for dim in dims for noise in noises]
+    with RunStore(options.out / name) as store:
+        records = run(
+            "sphere", Sphere(), grid, store=store, on_progress=lambda d, t: print(f"{d}/{t}", flush=True)
+        )
+    tables = build_page(records).sections[0].tables
+    write_atomically(options.out / f"{name}.md", "\n".join(table.markdown() for table in tables))
+    if not options.confirm:  # the finer grid replaces the figures of the coarse one
+        for way, word in zip(FINE[1:], ("0.1", "0.5", "literal"), strict=True):
+            figure = plot(records, way)
+            figure.savefig(options.out / f"sphere-bpa-{word}.png", dpi=90)
+            pyplot.close(figure)
+        plot_data().savefig(options.out / "sphere-data.png", dpi=90)
     print(tables[0].text())
 
 

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from bpa import balanced_affinities
-from bpa.cli._common import parse_reg, progress
+from bpa.cli._flags import parse_reg
+from bpa.cli._output import progress
 from bpa.cli.main import VERBS, build_app, main
 from bpa.data.features import read_features, write_features
 from bpa.memory import estimate_affinities
@@ -66,7 +67,10 @@ def test_one_flag_has_one_meaning_in_every_verb() -> None:
         "--json",
         "--labels",
         "--key",
-        "--n-iter",
+        "--solver",
+        "--transform",
+        "--baselines",
+        "--paper",
         "--reg",
         "--device",
         "--dtype",
@@ -115,9 +119,11 @@ def test_json_is_one_object_and_nothing_else(
 def test_a_configuration_file_holds_flags_and_the_command_line_wins(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (place / "c.toml").write_text('[transform]\nreg = [0.3]\nn-iter = 7\ndtype = "float64"\njson = true\n')
+    (place / "c.toml").write_text(
+        '[transform]\nreg = [0.3]\nsolver = ["sweeps:7"]\ndtype = "float64"\njson = true\n'
+    )
     output(capsys, "--config c.toml transform x.npy -o a.npy")
-    output(capsys, "transform x.npy -o b.npy --reg 0.3 --n-iter 7 --dtype float64")
+    output(capsys, "transform x.npy -o b.npy --reg 0.3 --solver sweeps:7 --dtype float64")
     np.testing.assert_array_equal(np.load("a.npy"), np.load("b.npy"))
     output(capsys, "--config=c.toml transform x.npy -o c.npy --reg 0.1")
     assert not np.allclose(np.load("a.npy"), np.load("c.npy"))
@@ -126,10 +132,10 @@ def test_a_configuration_file_holds_flags_and_the_command_line_wins(
 def test_transform_writes_what_the_library_computes(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x = torch.from_numpy(np.load("x.npy"))
     w = balanced_affinities(x, reg=0.2, solver=Sweeps(3))
-    output(capsys, "transform x.npy -o w.npy --reg 0.2 --n-iter 3")
+    output(capsys, "transform x.npy -o w.npy --reg 0.2 --solver sweeps:3")
     np.testing.assert_allclose(np.load("w.npy"), w.numpy(), rtol=1e-6)
     for suffix in ("npz", "parquet", "safetensors"):
-        output(capsys, f"transform good.npz -o w.{suffix} --reg 0.2 --n-iter 3")
+        output(capsys, f"transform good.npz -o w.{suffix} --reg 0.2 --solver sweeps:3")
         back = read_features(place / f"w.{suffix}")
         np.testing.assert_allclose(back.features, w.numpy(), rtol=1e-6)
         assert back.labels is not None
@@ -144,7 +150,7 @@ def test_what_a_large_set_is_wanted_for_agrees_with_all_of_w(
 
     x = torch.from_numpy(np.load("x.npy"))
     w = balanced_affinities(x, reg=0.2, solver=Sweeps(3)).numpy()
-    flags = "--reg 0.2 --n-iter 3"
+    flags = "--reg 0.2 --solver sweeps:3"
     output(capsys, f"transform x.npy -o blocks.npy --want blocks {flags}")
     np.testing.assert_allclose(np.load("blocks.npy"), w, atol=2e-5)
     output(capsys, f"transform x.npy -o d.npy --want distances --items 4 0 {flags}")
@@ -179,17 +185,42 @@ def test_progress_is_silent_where_nobody_watches(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
-def test_a_study_keeps_records_tables_and_figures_and_repeats_them(
+def test_a_study_keeps_records_tables_and_a_page_and_repeats_them(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = json.loads(output(capsys, "study sphere --quick --out s --json"))["files"]
-    assert any(path.endswith(".svg") for path in files.values())
+    files = json.loads(output(capsys, "study sphere --quick --repeats 2 --out s --json"))["files"]
+    assert set(files) == {"tables", "report"}
+    assert "<svg" in (place / "s/report.html").read_text()
+    assert "| way |" in (place / "s/tables.md").read_text()
     first = {path.name: path.read_bytes() for path in (place / "s").iterdir() if path.is_file()}
-    output(capsys, "study sphere --quick --out s")
+    output(capsys, "study sphere --quick --repeats 2 --out s")
     assert {path.name: path.read_bytes() for path in (place / "s").iterdir() if path.is_file()} == first
 
 
-LONG = "fewshot good.npz --way 3 --query 3 --tasks 2000 --protocol balanced --transform bpa --reg 0.1 --shot 1 5 --out"
+@pytest.mark.slow
+def test_a_study_shows_the_papers_numbers_on_the_users_word_alone(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(6, dtype=np.int64), 25)
+    x = np.abs(rng.normal(size=(6, 8))[labels] + rng.normal(size=(150, 8))).astype(np.float32)
+    write_features(place / "wide.npz", FeatureSet(x, labels))
+    line = "study fewshot-sweeps wide.npz --repeats 3"
+    assert "70.71" not in output(capsys, line)
+    assert "70.71" in output(capsys, f"{line} --these-are-the-paper-features")
+    assert main(["study", "fewshot-priors", "wide.npz", "--these-are-the-paper-features"]) == 2
+    assert "cannot honour --these-are-the-paper-features" in capsys.readouterr().err
+
+
+def test_a_partial_run_is_called_partial(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output(capsys, "fewshot good.npz --way 3 --query 3 --tasks 5 --protocol balanced --out runs")
+    lines = (place / "runs/results.jsonl").read_bytes().splitlines(keepends=True)
+    (place / "runs/results.jsonl").write_bytes(b"".join(lines[:2]))
+    output(capsys, "report runs")
+    assert "Partial: 2 of 4 rows are there" in (place / "runs/report.html").read_text()
+
+
+LONG = "fewshot good.npz --way 3 --query 3 --tasks 2000 --protocol balanced --reg 0.1 --shot 1 5 --out"
 
 
 def bpa(place: Path, line: str) -> subprocess.Popen[str]:

@@ -69,9 +69,16 @@ MISTAKES = {
     "a reg that is no number": ("transform x.npy -o w.npy --reg much", "much"),
     "a reg of zero": ("transform x.npy -o w.npy --reg 0", "--reg"),
     "two regs where one is needed": ("transform x.npy -o w.npy --reg 0.1 0.2", "one value"),
-    "no sweeps": ("transform x.npy -o w.npy --n-iter 0", "--n-iter"),
+    "no sweeps": ("transform x.npy -o w.npy --solver sweeps:0", "sweeps:0"),
+    "two solvers where one is needed": ("transform x.npy -o w.npy --solver sweeps:5 converged", "one value"),
+    "a solver that is none": ("transform x.npy -o w.npy --solver 5", "sweeps:N"),
     "half a seed": ("cluster x.npy --k 3 --seed 0.5", "0.5"),
-    "half a sweep": ("transform x.npy -o w.npy --n-iter 1.5", "1.5"),
+    "half a sweep": ("transform x.npy -o w.npy --solver sweeps:1.5", "sweeps:1.5"),
+    "auto where nothing has the rule": (
+        "transform x.npy -o w.npy --transform softmax --reg auto",
+        "not for softmax",
+    ),
+    "a setting nobody knows": ("transform x.npy -o w.npy --transform pca:40", "NAME:setting=value"),
     "a negative seed": ("cluster x.npy --k 3 --seed -1", "--seed"),
     "an unknown transform": ("transform x.npy -o w.npy --transform magic", "magic"),
     "an unknown device": ("transform x.npy -o w.npy --device tpu9", "tpu9"),
@@ -94,7 +101,13 @@ MISTAKES = {
     "a report of nothing": ("report runs", "no finished run"),
     "a report of no folder": ("report nowhere", "nowhere"),
     "an unknown study": ("study magic", "magic"),
-    "a study without its features": ("study rows", "feature file"),
+    "a study without its features": ("study retrieval-rows", "feature file"),
+    "a flag a study cannot honour": ("study sphere --shot 1", "cannot honour --shot"),
+    "features a study does not read": ("study sphere good.npz", "makes its own data"),
+    "labels of no features": ("study sphere --labels y.npy", "--labels"),
+    "an unknown ranking": ("retrieve good.npz --host magic", "magic"),
+    "an unknown comparison of rows": ("retrieve good.npz --rows long", "long"),
+    "cameras that are not there": ("retrieve good.npz --deleted camera", "no cameras"),
     "no configuration": ("--config nope.toml transform x.npy -o w.npy", "nope.toml"),
     "a configuration without a name": ("transform x.npy -o w.npy --config", "--config"),
     "a configuration that is no TOML": ("--config bad.toml fewshot good.npz", "bad.toml"),
@@ -188,7 +201,7 @@ def test_a_fault_of_the_program_is_not_hidden(place: Path, monkeypatch: pytest.M
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(verb, "read_features", broken)
+    monkeypatch.setattr(verb, "transform_to_file", broken)
     with pytest.raises(ZeroDivisionError):
         main(["transform", "x.npy", "-o", "w.npy"])
 

@@ -153,9 +153,19 @@ def named_transform(
 
 
 def _transform(name: str, *, reg: float | str = 0.1, n_iter: int | None = None) -> Any:
-    from bpa.transforms.names import make_transform
+    from bpa.solvers import Sweeps
+    from bpa.transforms.names import NamedTransform, Reg
 
-    return make_transform(name, reg=reg, **_with_solver({"n_iter": n_iter}))
+    def named(text: str, weight: Reg) -> NamedTransform:
+        base, _, width = text.partition(":")
+        solver = None if n_iter is None else Sweeps(n_iter)
+        return NamedTransform.parse(f"{base}:width={width}" if width else base, reg=weight, solver=solver)
+
+    base, _, rest = name.partition(":")
+    if base != "bpa-attn" or not rest:
+        return named(name, reg).build()
+    inner, _, of = rest.partition("@")  # a reduced set, mixed by its affinities or by those of the features
+    return replace(named(base, reg), values=named(inner, reg), weights_of="features" if of else None).build()
 
 
 # ---------------------------------------------------------------------------------------- converged plans
@@ -708,7 +718,7 @@ def spice_heads(
 
 def k_means_clusters(rows: np.ndarray, n_clusters: int, *, n_init: int, seed: int) -> Values:
     """k-means as every clustering study runs it."""
-    from bpa.runs.clustering import k_means
+    from bpa.runs.fields.clustering import k_means
 
     labels, inertia = k_means(rows, n_clusters, n_init=n_init, seed=seed)
     return {"labels": labels, "inertia": inertia}
@@ -716,7 +726,7 @@ def k_means_clusters(rows: np.ndarray, n_clusters: int, *, n_init: int, seed: in
 
 def spectral_products(affinity: np.ndarray, n_components: int, *, seed: int) -> np.ndarray:
     """Inner products of the rows of spectral clustering, which do not depend on the signs of eigenvectors."""
-    from bpa.runs.clustering import spectral_rows
+    from bpa.runs.fields.clustering import spectral_rows
 
     rows = spectral_rows(affinity, n_components, seed=seed)
     return rows @ rows.T
@@ -724,9 +734,37 @@ def spectral_products(affinity: np.ndarray, n_components: int, *, seed: int) -> 
 
 def sphere_study(columns: tuple[str, ...], **settings: Any) -> list[dict[str, Any]]:
     """A small grid of the study of clusters on the sphere, one record a cell."""
-    from bpa.runs.clustering_studies import SphereConfig, run_sphere
+    from bpa.runs import run
+    from bpa.runs.fields.sphere import Sphere, SphereTask
+    from bpa.runs.way import Way
+    from bpa.solvers import Converged
+    from bpa.transforms.names import NamedTransform as Named
 
-    return [_as_then(record) for record in run_sphere(SphereConfig(columns=columns, **settings))]
+    ways = {
+        "raw": Way("k-means", Named("identity")),
+        "cosine": Way("k-means", Named("cosine")),
+        "bpa 0.1": Way("k-means", Named("bpa")),
+        "bpa auto": Way("k-means", Named("bpa", reg="auto")),
+        "spectral 0.1": Way("spectral", Named("identity"), {"reg": 0.1}),
+        "bpa 0.1 symmetric": Way("k-means", Named("bpa", solver=Converged())),
+        "plan spectral 0.1": Way("spectral-plan", Named("bpa", unscaled=True, diagonal=0.0)),
+    }
+    dims, noises = settings.pop("dims"), settings.pop("noises")
+    cells = [(dim, noise) for dim in dims for noise in noises]
+    grid = [(SphereTask(dim, noise, **settings), [ways[name] for name in columns]) for dim, noise in cells]
+    records = [json.loads(record.to_json(seconds=False)) for record in run("sphere", Sphere(), grid)]
+    out = []
+    for start, (dim, noise) in zip(range(0, len(records), len(columns)), cells, strict=True):
+        values = {
+            f"{name}/{score}": records[start + place]["values"][score]
+            for place, name in enumerate(columns)
+            for score in ("nmi", "ari", "acc")
+        }
+        summary = {key: _interval(row) for key, row in values.items()}
+        out.append(
+            {"study": "sphere", "config": {"dim": dim, "noise": noise}, "values": values, "summary": summary}
+        )
+    return out
 
 
 # ---------------------------------------------------------------------------------------- runs
@@ -740,27 +778,100 @@ def run_command(words: list[str], out: Path) -> list[dict[str, Any]]:
     from bpa.cli.main import main
 
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
-        code = main([*words, "--out", str(out)])
+        code = main([*_spelled(words), "--out", str(out)])
     if code != 0:
         raise AssertionError(f"the command ended with {code}: {said.getvalue()}")
     return read_records(out)
 
 
+def _spelled(words: list[str]) -> list[str]:
+    """The command line of today for one of then: reg was 0.1 where nothing was said; re-rankers are hosts."""
+    out, hosts = list(words), ["nearest"]
+    for flag, value, means in (
+        ("--rerank", "k-reciprocal", ["k-reciprocal"]),
+        ("--baselines", "all", ["all"]),
+    ):
+        if flag in out:
+            at = out.index(flag)
+            assert out[at + 1] == value
+            del out[at : at + 2]
+            hosts = means if means == ["all"] else [*hosts, *means]
+    if "--preset" in out:
+        at = out.index("--preset")
+        out[at : at + 2] = ["--paper"]
+    if words[0] == "fewshot" and "--reg" not in words:
+        out.append("--paper")
+    return [*out, "--host", *hosts] if words[0] == "retrieve" else out
+
+
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """The records of a folder, as commit f219ccd wrote them; the library has to read its own of that commit, too."""
+    """The records of a folder, as commit f219ccd wrote them."""
     from bpa.runs.store import RunStore
 
-    return [_as_then(record) for record in RunStore(folder).records()]
+    records = [json.loads(record.to_json(seconds=False)) for record in RunStore(folder).records()]
+    clustered = [record for record in records if record["task"]["field"] == "clustering"]
+    return (
+        [_clustering_then(clustered)] if clustered else [then for each in records for then in _row_then(each)]
+    )
 
 
-def _as_then(record: Any) -> dict[str, Any]:
-    """One record of the library as the JSON object that commit f219ccd wrote: study, config, data, values, summary.
+def _row_then(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row as commit f219ccd wrote it, by the keys that `_records` makes its label of; none where it had none."""
+    task, way, transform = record["task"], record["way"], record["way"]["transform"]
+    reg = transform.get("reg")
+    if task["field"] == "fewshot":
+        name = transform["name"] + (f":{transform['width']}" if "width" in transform else "")
+        sweeps = transform.get("solver", "") if record["study"] == "fewshot-sweeps" else ""
+        config = {
+            "host": way["host"], "transform": name, "reg": reg, "prior": way["settings"].get("prior"),
+            "n_iter": int(sweeps.removeprefix("sweeps:")) if sweeps else None,
+            **{key: task[key] for key in ("n_way", "n_shot", "protocol")},
+        }  # fmt: skip
+        return [{**record, "study": "fewshot", "config": config}]
+    if transform["name"] == "centred":  # no table of that commit had it
+        return []
+    again = way["host"] == "k-reciprocal"
+    parts = [transform["name"] if again or way["host"] == "nearest" else way["host"]]
+    parts += [] if reg is None else [f"reg={reg}" if reg == "auto" else f"reg={reg:g}"]
+    rows = way["settings"].get("rows")
+    if rows is not None:
+        top = "" if rows["top"] is None else f" top-{rows['top']}"
+        parts.append(f"({rows['measure']}{top} rows)")
+    config = {"way": " ".join([*parts, *(["+ k-reciprocal"] if again else [])])}
+    return [
+        {
+            **record,
+            "study": "retrieval",
+            "config": config | {"protocol": way["settings"].get("protocol", "joint")},
+        }
+    ]
 
-    What is compared is told by `_records`: the label it makes of ``study`` and ``config``, the ``values`` by their
-    keys of then, and the numbers of ``summary``.
-    """
-    whole: dict[str, Any] = json.loads(record.to_json(seconds=False))
-    return whole
+
+def _clustering_then(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """All rows of a clustering in the one record that commit f219ccd wrote."""
+    values: dict[str, list[float]] = {}
+    ways: dict[str, Any] = {}
+    for record in records:
+        host, transform = record["way"]["host"], record["way"]["transform"]
+        name = transform["name"] if host == "k-means" else host
+        reg = record["way"]["settings"].get("reg", transform.get("reg"))
+        if host.startswith("bpa") and reg == "auto":  # the clusterers of that commit had no rule
+            continue
+        name += "" if reg is None else f" reg={reg}"
+        values |= {f"{name}/{key}": row for key, row in record["values"].items()}
+        ways[name] = {key: _interval(record["values"][key], 100) for key in ("acc", "nmi", "ari")}
+        ways[name]["agreement"] = record["summary"]["agreement"]
+    for name, entry in ways.items():
+        differences = np.subtract(values[f"{name}/nmi"], values["identity/nmi"])
+        entry["gain"] = None if name == "identity" else _interval(differences, 100)
+    config = {"n_clusters": records[0]["task"]["n_clusters"]}
+    return {"study": "cluster", "config": config, "values": values, "summary": {"scored": True, "ways": ways}}
+
+
+def _interval(values: Any, factor: float = 1.0) -> dict[str, float]:
+    from bpa.metrics.intervals import mean_interval
+
+    return _numbers(mean_interval(factor * np.asarray(values)))
 
 
 # ---------------------------------------------------------------------------------------- data drawn by the library

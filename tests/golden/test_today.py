@@ -61,15 +61,6 @@ def test_run_leaves_the_numbers_it_left(name: str, tmp_path: Path) -> None:
         assert entries.differences(now[label], numbers, RUN_PRECISION) == [], label
 
 
-@pytest.mark.parametrize("name", entries.RUNS)
-def test_records_of_that_commit_are_still_read(name: str) -> None:
-    folder = TODAY / "runs" / name
-    then, now = records.read(folder / "results.jsonl"), records.flat(calls.read_records(folder))
-    assert set(now) == set(then)
-    for label, numbers in then.items():
-        assert entries.differences(now[label], numbers, "float64") == [], label
-
-
 def test_published_settings_and_names_are_as_they_were() -> None:
     assert calls.ptmap_variants() == entries.VARIANTS
     assert calls.ranker_names() == sorted(entries.RANKERS)

@@ -17,15 +17,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bpa.errors import DTypeError, FileError
-from bpa.records import RunRecord
+from bpa.records import RunPlan, RunRecord, plain
+from bpa.records.runs import canonical_json
 from bpa.runs import store as store_module
-from bpa.runs.store import RunStore, canonical_json, write_atomically
+from bpa.runs.store import RunStore, write_atomically
 
 
 def record(seed: int, seconds: float = 1.0) -> RunRecord:
     return RunRecord(
         "toy",
         {"seed": seed, "reg": (0.1, 0.2)},
+        {"host": "h"},
         {"sha256": "ab"},
         {"accuracy": [0.1 * seed, 1 / 3, math.nan]},
         {"mean": 0.25},
@@ -40,7 +42,7 @@ def test_a_record_equals_its_round_trip() -> None:
     )
     again = RunRecord.from_json(first.to_json())
     assert again == first
-    assert first.config == {"a": [1, 2], "p": "x/y", "n": 0.1}
+    assert first.task == {"a": [1, 2], "p": "x/y", "n": 0.1}
     assert RunRecord.from_json(record(1).to_json()).values["accuracy"][:2] == record(1).values["accuracy"][:2]
     assert math.isnan(RunRecord.from_json(record(1).to_json()).values["accuracy"][2])
 
@@ -73,18 +75,73 @@ def test_records_come_back_in_order_with_their_wall_times(tmp_path: Path) -> Non
     for seed in range(3):
         store.append(record(seed, seconds=seed + 0.5))
     back = RunStore(tmp_path).records()
-    assert [r.config["seed"] for r in back] == [0, 1, 2]
+    assert [r.task["seed"] for r in back] == [0, 1, 2]
     assert [r.seconds for r in back] == [0.5, 1.5, 2.5]
 
 
-def test_find_compares_settings_study_and_data(tmp_path: Path) -> None:
+def test_a_row_is_found_by_study_task_way_and_data(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     store.append(record(1))
-    assert store.find({"reg": [0.1, 0.2], "seed": 1}) is not None
-    assert store.find({"seed": 1, "reg": (0.1, 0.2)}, study="toy", data={"sha256": "ab"}) is not None
-    assert store.find({"seed": 1}) is None
-    assert store.find({"seed": 1, "reg": (0.1, 0.2)}, study="other") is None
-    assert store.find({"seed": 1, "reg": (0.1, 0.2)}, data={"sha256": "cd"}) is None
+    row = {
+        "study": "toy",
+        "task": {"seed": 1, "reg": (0.1, 0.2)},
+        "way": {"host": "h"},
+        "data": {"sha256": "ab"},
+    }
+    found = store.find(**row)
+    assert found is not None
+    assert found.to_json(seconds=False) == record(1).to_json(seconds=False)
+    assert store.find(**{**row, "task": {"reg": [0.1, 0.2], "seed": 1}}) is not None
+    for other in (
+        {"study": "other"},
+        {"task": {"seed": 1}},
+        {"way": {"host": "g"}},
+        {"data": {"sha256": "cd"}},
+    ):
+        assert store.find(**{**row, **other}) is None
+
+
+def test_a_row_written_by_somebody_else_is_found_and_the_newest_counts(tmp_path: Path) -> None:
+    mine, yours = RunStore(tmp_path), RunStore(tmp_path)
+    assert mine.find(study="s", task={"k": 0}) is None
+    for k in range(3):
+        yours.append(RunRecord("s", {"k": k}, summary={"round": 1}))
+    yours.append(RunRecord("s", {"k": 1}, summary={"round": 2}))
+    found = [mine.find(study="s", task={"k": k}) for k in range(3)]
+    assert [r.summary["round"] for r in found if r is not None] == [1, 2, 1]
+    (tmp_path / "results.jsonl").write_bytes(
+        (tmp_path / "results.jsonl").read_bytes().split(b"\n")[0] + b"\n"
+    )
+    assert mine.find(study="s", task={"k": 1}) is None
+
+
+def test_finding_a_row_reads_a_line_and_not_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RunStore(tmp_path)
+    values = np.random.default_rng(0).random(2000)
+    for k in range(30):
+        store.append(RunRecord("s", {"k": k}, values={"v": values}))
+    assert store.find(study="s", task={"k": 3}) is not None
+    parsed: list[str] = []
+    read = RunRecord.from_json
+    monkeypatch.setattr(RunRecord, "from_json", lambda text: (parsed.append(text), read(text))[1])
+    for k in range(60):
+        assert (store.find(study="s", task={"k": k}) is not None) == (k < 30)
+    assert len(parsed) == 30
+
+
+def test_a_plan_is_kept_once_and_read_back(tmp_path: Path) -> None:
+    with RunStore(tmp_path) as store:
+        assert store.plans() == []
+        for _ in range(2):
+            store.plan(RunPlan("s", ("reg",), ("a", "b")))
+            store.plan(RunPlan("s", ["reg"], ["a", "b", "c"]))
+    assert RunStore(tmp_path).plans() == [
+        RunPlan("s", ("reg",), ("a", "b")),
+        RunPlan("s", ("reg",), ("a", "b", "c")),
+    ]
+    (tmp_path / "plans.jsonl").write_text("nothing\n")
+    with pytest.raises(FileError, match=r"line 1 of .*RunPlan"):
+        RunStore(tmp_path).plans()
 
 
 def test_wall_time_does_not_reach_the_results_file(tmp_path: Path) -> None:
@@ -109,7 +166,7 @@ def test_a_file_cut_at_any_byte_loses_at_most_its_last_line(
     path.write_bytes(kept)
     with RunStore(folder) as again:
         left = again.records()
-        assert [r.config["seed"] for r in left] == list(range(kept.count(b"\n")))
+        assert [r.task["seed"] for r in left] == list(range(kept.count(b"\n")))
         for seed in range(len(left), 3):
             again.append(record(seed))
     assert path.read_bytes() == whole
@@ -187,20 +244,21 @@ def test_journals_of_similar_names_are_different_files(tmp_path: Path) -> None:
 JOB = """
 import sys, time
 from bpa.runs.store import RunStore
-from bpa.records import RunRecord
+from bpa.records import RunPlan, RunRecord, plain
+from bpa.records.runs import canonical_json
 store = RunStore(sys.argv[1])
 for seed in range(4):
-    config = {"seed": seed}
-    if store.find(config) is not None:
+    task = {"seed": seed}
+    if store.find(study="job", task=task) is not None:
         continue
-    journal = store.journal(config)
+    journal = store.journal(task)
     for step in range(12):
         if step not in journal.done:
             time.sleep(0.004)
             journal.add(step, [((seed + 1) * 7919 * (step + 1)) % 1000 / 999, float("nan")])
     values = [journal.done[k][0] for k in range(12)]
     summary = {"mean": sum(values) / 12}
-    store.append(RunRecord("job", config, values={"v": values}, summary=summary, seconds=time.time()))
+    store.append(RunRecord("job", task, values={"v": values}, summary=summary, seconds=time.time()))
     journal.discard()
 """
 
@@ -270,3 +328,27 @@ def test_an_atomic_write_leaves_the_old_file_or_the_new_one(
 def test_configurations_compare_by_content_not_by_spelling() -> None:
     assert canonical_json({"b": (1,), "a": np.int64(2)}) == canonical_json({"a": 2, "b": [1]})
     assert canonical_json({"a": 1}) != canonical_json({"a": 1.5})
+
+
+@pytest.mark.parametrize(
+    "value", [np.arange(5), list(range(5)), [0.5, 2], [True, False], ["a", None], np.ones((2, 2))]
+)
+def test_long_lists_of_plain_things_are_not_walked_in_python(
+    value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bpa.records import runs
+
+    calls: list[object] = []
+    walk = runs.plain
+    monkeypatch.setattr(runs, "plain", lambda item, **more: (calls.append(item), walk(item, **more))[1])
+    out = runs.plain(value)
+    assert len(calls) == 1
+    assert out == (value.tolist() if isinstance(value, np.ndarray) else value)
+
+
+def test_lists_that_are_not_plain_become_so() -> None:
+    assert plain([1.0, math.nan, math.inf]) == [1.0, None, "inf"]
+    assert plain(np.array([1.0, math.inf])) == [1.0, "inf"]
+    assert plain([np.float64(0.5), (1, 2)]) == [0.5, [1, 2]]
+    kept = plain([1.0, math.nan], keep_nonfinite=True)
+    assert math.isnan(kept[1])

@@ -24,7 +24,6 @@ from bpa.transforms.alternatives import (
     UnitNorm,
 )
 from bpa.transforms.contract import Identity
-from bpa.transforms.names import FREE, TRANSFORMS, USES_REG, make_transform
 
 ALL: dict[str, Any] = {
     "unit": UnitNorm(),
@@ -146,28 +145,6 @@ def test_attention_takes_its_weights_from_where_it_is_told(x: Tensor) -> None:
     torch.testing.assert_close(reduced, BPA(reg=0.2)(PCA(3)(x)) @ PCA(3)(x))
     whole = Attention(BPA(reg=0.2), PCA(3), of=Identity())(x)
     torch.testing.assert_close(whole, BPA(reg=0.2)(x) @ PCA(3)(x))
-
-
-@pytest.mark.parametrize("name", TRANSFORMS)
-def test_every_name_makes_a_transform(x: Tensor, name: str) -> None:
-    out = make_transform(name, reg=0.3)(x)
-    assert out.shape[:2] == (3, 9)
-    changed = make_transform(name, reg=0.9)(x)
-    assert bool(torch.equal(out, changed)) == (name not in USES_REG)
-    assert set(FREE) <= set(TRANSFORMS)
-
-
-def test_names_carry_a_width_and_unknown_ones_are_explained(x: Tensor) -> None:
-    assert make_transform("pca:3")(x).shape == (3, 9, 3)
-    assert make_transform("spectral:4")(x).shape == (3, 9, 4)
-    torch.testing.assert_close(
-        make_transform("bpa", reg=0.2, solver=Sweeps(7))(x), BPA(reg=0.2, solver=Sweeps(7))(x)
-    )
-    for bad in ("bqa", "unit:3", "pca:x"):
-        with pytest.raises(ArgumentError, match="is not known"):
-            make_transform(bad)
-    with pytest.raises(ArgumentError, match="auto"):
-        make_transform("softmax", reg="auto")
 
 
 @pytest.mark.parametrize(

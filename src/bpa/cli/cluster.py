@@ -7,102 +7,78 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from bpa.cli._common import (
-    Budget,
-    Device,
-    Dtype,
-    Features,
-    Json,
-    Key,
-    Labels,
-    NIter,
-    Out,
-    Reg,
-    Repeats,
-    Seed,
-    emit,
-    progress,
-    told_choice,
-)
-from bpa.cli._common import Transforms as _Transforms
-from bpa.data.features import read_features
-from bpa.runs.clustering import ClusterConfig, cluster_table, run_clustering, write_clusters
-from bpa.runs.store import RunStore
+from bpa.cli import _flags as flags
+from bpa.cli._output import emit, progress, told_choice
+from bpa.report.sections import tables_of
+from bpa.runs.clusters import write_clusters
+from bpa.runs.engine import run
+from bpa.runs.fields.clustering import HOSTS, Clustering, ClusterTask, clustering_ways
+from bpa.transforms.names import PUBLISHED_REG
 
-_DEFAULT = ClusterConfig(n_clusters=2)
+_TASK = ClusterTask(n_clusters=2)
 
 
 def cluster(
-    features: Features,
+    features: flags.Features,
     *,
-    k: Annotated[int, Parameter(name="--k", help="Clusters to find.")],
-    labels: Labels = None,
-    key: Key = None,
-    transform: _Transforms = _DEFAULT.transforms,
-    reg: Reg = _DEFAULT.reg,
-    n_iter: NIter = None,
-    compare: Annotated[
-        bool,
-        Parameter(
-            help="Also k-means on raw, unit, centred, cosine and softmax rows, and spectral clustering."
-        ),
-    ] = True,
-    n_init: Annotated[int, Parameter(name="--n-init", help="Starts of every k-means.")] = _DEFAULT.n_init,
-    repeats: Repeats = _DEFAULT.repeats,
+    k: Annotated[int, flags.whole("--k", "Clusters to find.")],
+    host: Annotated[tuple[str, ...], flags.names("--host", f"Clusterers: {' '.join(HOSTS)}.")] = (
+        "bpa-smooth",
+        "k-means",
+    ),
+    transform: flags.Transforms = ("bpa",),
+    weights: flags.Weights = flags.WEIGHTS,
+    baselines: flags.Baselines = True,
+    n_init: Annotated[int, flags.whole("--n-init", "Starts of every k-means.")] = _TASK.n_init,
+    repeats: flags.Repeats = None,
     share: Annotated[
         float, Parameter(help="Share of the items a repeat draws; below 1 the intervals cover the data too.")
-    ] = _DEFAULT.share,
+    ] = _TASK.share,
     nmi: Annotated[
         Literal["geometric", "arithmetic"], Parameter(name="--nmi", help="Mean of the entropies under NMI.")
-    ] = _DEFAULT.nmi_average,
+    ] = _TASK.nmi_average,
     clusters: Annotated[
         Path | None, Parameter(name="--clusters", help="File for the clusters found: .npy or .csv.")
     ] = None,
-    seed: Seed = 0,
-    device: Device = _DEFAULT.device,
-    dtype: Dtype = _DEFAULT.dtype,
-    budget: Budget = None,
-    out: Out = None,
-    json: Json = False,
+    reading: flags.Reading = flags.READING,
+    seed: flags.Seed = _TASK.seed,
+    computing: flags.Computing = flags.COMPUTING,
+    keeping: flags.Keeping = flags.KEEPING,
 ) -> None:
     """Cluster a feature file, beside the usual alternatives.
 
-    The clusters written are those of the first transform and reg, from the repeat with the smallest inertia.
-    Labels, where the file has them, are used in the scores and nowhere else. Besides the named transforms
-    (k-means on their rows), 'bpa-smooth' is k-means on means over the partners of a sparse plan,
-    'bpa-spectral' spectral clustering of that plan, and 'spectral' spectral clustering of plain affinities.
-    bpa-smooth and bpa-spectral need no n × n matrix and take large sets.
+    The clusters written are those of the first host (and its first reg), from the repeat with the smallest inertia.
+    Labels, where the file has them, are used in the scores and nowhere else. 'bpa-smooth' is k-means on means over the
+    partners of a sparse plan, 'bpa-spectral' spectral clustering of that plan; neither needs an n × n matrix, and both
+    take large sets with --no-baselines. 'k-means' clusters the rows of every --transform. Beside them stand k-means on
+    raw, unit, centred, cosine and softmax rows, and spectral clustering of plain affinities.
 
-    Example: bpa cluster digits.npz --k 10 --transform bpa-smooth bpa --reg 0.1 --clusters clusters.csv
+    Example: bpa cluster digits.npz --k 10 --host bpa-smooth k-means --transform bpa --clusters clusters.csv
     """
-    config = ClusterConfig(
-        n_clusters=k,
-        transforms=transform,
-        reg=reg,
-        n_iter=n_iter,
-        compare=compare,
+    regs = weights.regs(PUBLISHED_REG)
+    ways = clustering_ways(host, transform, reg=regs, solver=weights.solver, baselines=baselines)
+    task = ClusterTask(
+        k,
         n_init=n_init,
-        repeats=_DEFAULT.repeats if repeats is None else repeats,
+        repeats=repeats or _TASK.repeats,
         share=share,
         seed=seed,
         nmi_average=nmi,
-        dtype=dtype,
-        device=device,
+        **computing.place,
     )
-    store = None if out is None else RunStore(out)
-    given = read_features(features, labels=labels, key=key)
+    given = reading.read(features)
+    field = Clustering(given, budget=computing.budget)
     with progress("fits") as tick:
-        run = run_clustering(
-            given,
-            config,
-            store=store,
-            budget=budget,
-            on_progress=tick,
+        records = run(
+            "cluster", field, [(task, ways)], axes=("reg", "sweeps"), store=keeping.store, on_progress=tick
         )
     files: dict[str, Path] = {}
-    if out is not None:
-        files["clusters"] = write_clusters(out / "clusters.csv", run.labels)
-    if clusters is not None:
-        files["clusters"] = write_clusters(clusters, run.labels)
-    chosen = told_choice(reg, given.features) if share == 1 else {}
-    emit(json=json, tables=[cluster_table(run.record)], records=[run.record], files=files, **chosen)
+    targets = [
+        target for target in (clusters, keeping.out and keeping.out / "clusters.csv") if target is not None
+    ]
+    if targets:
+        found = field.clusters(task, records[0])
+        for target in targets[::-1]:
+            files["clusters"] = write_clusters(target, found)
+    chosen = told_choice([way.fields().get("reg") for way in ways], given.features) if share == 1 else {}
+    emit(json=keeping.json, tables=tables_of(records), records=records, files=files, **chosen)

@@ -7,19 +7,19 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from bpa.cli._common import Features, Json, Key, Labels, emit
-from bpa.data.features import read_features, write_features
+from bpa.cli import _flags as flags
+from bpa.cli._output import emit
+from bpa.data.features import write_features
 from bpa.errors import FileError
 
 
 def convert(
-    features: Features,
+    features: flags.Features,
     target: Annotated[Path, Parameter(help="File to write: .npz, .parquet or .safetensors.")],
     *,
-    labels: Labels = None,
-    key: Key = None,
+    reading: flags.Reading = flags.READING,
     overwrite: Annotated[bool, Parameter(negative=(), help="Replace TARGET if it exists.")] = False,
-    json: Json = False,
+    json: flags.Json = False,
 ) -> None:
     """Convert a feature file, old pickles among them, to a safe format.
 
@@ -30,7 +30,7 @@ def convert(
     """
     if target.exists() and not overwrite:
         raise FileError(f"{target} exists. Name another file, or pass --overwrite.")
-    given = read_features(features, labels=labels, key=key)
+    given = reading.read(features)
     write_features(target, given)
     classes = None if given.labels is None else len(set(given.labels.tolist()))
     emit(json=json, files={"features": target}, rows=len(given), dim=given.dim, classes=classes)

@@ -7,25 +7,22 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from bpa.cli._common import Json, Key, Labels, Reg, emit
-from bpa.data.features import read_features
-from bpa.runs.doctor import examine, installation_table
+from bpa.cli import _flags as flags
+from bpa.cli._output import emit
+from bpa.report.sections import tables_of
+from bpa.runs.doctor import examine
 
 
 def doctor(
     features: Annotated[Path | None, Parameter(help="Feature file to look at.")] = None,
     *,
-    reg: Reg = (),
-    labels: Labels = None,
-    key: Key = None,
-    json: Json = False,
+    reg: flags.RegNames = (),
+    reading: flags.Reading = flags.READING,
+    json: flags.Json = False,
 ) -> None:
     """Describe this installation and, given a file, what its features are like and which reg suits them.
 
     Example: bpa doctor emb.npz
     """
-    tables = [installation_table()]
-    if features is not None:
-        given = read_features(features, labels=labels, key=key)
-        tables = [*examine(given, reg), *tables]
-    emit(json=json, tables=tables)
+    record = examine(None if features is None else reading.read(features), reg)
+    emit(json=json, tables=tables_of([record]), records=[record])

@@ -6,116 +6,108 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from bpa.cli._common import (
-    Budget,
-    Device,
-    Dtype,
-    Features,
-    Json,
-    Key,
-    Labels,
-    NIter,
-    Out,
-    Reg,
-    Seed,
-    Transforms,
-    emit,
-    progress,
-)
-from bpa.data.features import read_features
+from bpa.cli import _flags as flags
+from bpa.cli._output import emit, progress
 from bpa.errors import ArgumentError
-from bpa.runs.fewshot import HOSTS, FewShotConfig, fewshot_table, run_fewshot
-from bpa.runs.paper_fewshot import MAIN, paper_table
-from bpa.runs.store import RunStore
+from bpa.report.sections import tables_of
+from bpa.runs.engine import run
+from bpa.runs.fields.fewshot import HOSTS, VARIANTS, FewShot, FewShotTask, fewshot_ways, variant_ways
+from bpa.runs.way import Way, transforms_asked
+from bpa.transforms.names import PUBLISHED_REG
 
-_DEFAULT = FewShotConfig()
+_TASK = FewShotTask()
 
 
 def fewshot(
-    features: Features,
+    features: flags.Features,
     *,
-    host: Annotated[
-        tuple[str, ...],
-        Parameter(consume_multiple=True, negative=(), help=f"Hosts: {' '.join(HOSTS)}."),
-    ] = _DEFAULT.hosts,
-    transform: Transforms = _DEFAULT.transforms,
-    reg: Reg = _DEFAULT.regs,
-    n_iter: NIter = None,
-    way: Annotated[int, Parameter(help="Classes of a task.")] = _DEFAULT.n_way,
+    host: Annotated[tuple[str, ...], flags.names("--host", f"Hosts: {' '.join(HOSTS)}.")] = ("ptmap",),
+    transform: flags.Transforms = ("bpa",),
+    variant: Annotated[
+        str | None,
+        Parameter(
+            help=f"PT-MAP as published, with the reg and sweeps that belong to it: {' '.join(VARIANTS)}."
+        ),
+    ] = None,
+    weights: flags.Weights = flags.WEIGHTS,
+    baselines: flags.Baselines = True,
+    way: Annotated[int, flags.whole("--way", "Classes of a task.")] = _TASK.n_way,
     shot: Annotated[
         tuple[int, ...],
-        Parameter(consume_multiple=True, negative=(), help="Labelled rows per class, one or more."),
-    ] = _DEFAULT.shots,
+        Parameter(consume_multiple=True, negative=(), help="Labelled rows a class, one or more."),
+    ] = (_TASK.n_shot,),
     query: Annotated[
-        int, Parameter(help="Queries per class (on average, if unbalanced).")
-    ] = _DEFAULT.n_query,
-    tasks: Annotated[int, Parameter(help="Number of tasks.")] = _DEFAULT.n_tasks,
+        int, flags.whole("--query", "Queries per class (on average, if unbalanced).")
+    ] = _TASK.n_query,
+    tasks: Annotated[int, flags.whole("--tasks", "Number of tasks.")] = _TASK.n_tasks,
     protocol: Annotated[
         Literal["ptmap", "balanced", "dirichlet"],
         Parameter(help="The published task list, tasks with a stream each, or unbalanced queries."),
-    ] = _DEFAULT.protocol,
-    concentration: Annotated[float, Parameter(help="Of the Dirichlet protocol.")] = _DEFAULT.concentration,
+    ] = _TASK.protocol,
+    concentration: Annotated[
+        float | None, Parameter(help="Of the dirichlet protocol; 2 where not given.")
+    ] = None,
     prior: Annotated[
-        Literal["uniform", "estimate", "oracle"],
-        Parameter(help="PT-MAP's class masses: equal, estimated, or the true counts."),
-    ] = _DEFAULT.prior,
+        Literal["uniform", "estimate", "oracle"] | None,
+        Parameter(help="PT-MAP's class masses: equal (if not given), estimated, or the true counts."),
+    ] = None,
     relaxation: Annotated[
-        float, Parameter(help="PT-MAP's penalty on the class masses; inf holds them exactly.")
-    ] = _DEFAULT.relaxation,
+        float | None,
+        Parameter(help="PT-MAP's penalty on the class masses; inf, if not given, holds them exactly."),
+    ] = None,
     nonneg: Annotated[
-        Literal["relu", "error", "signed", "off"], Parameter(help="What PT-MAP does about negative features.")
-    ] = _DEFAULT.nonneg,
-    paper: Annotated[
-        str | None,
-        Parameter(help=f"Say that FEATURES is a file of the paper, and compare: {' '.join(MAIN)}."),
+        Literal["relu", "error", "signed", "off"] | None,
+        Parameter(help="What PT-MAP does about negative features; relu if not given."),
     ] = None,
     split: Annotated[str | None, Parameter(help="Use the rows of this split only.")] = None,
-    labels: Labels = None,
-    key: Key = None,
-    seed: Seed = _DEFAULT.seed,
-    device: Device = _DEFAULT.device,
-    dtype: Dtype = _DEFAULT.dtype,
-    budget: Budget = None,
-    out: Out = None,
-    json: Json = False,
+    claimed: flags.Claimed = flags.CLAIMED,
+    reading: flags.Reading = flags.READING,
+    seed: flags.Seed = _TASK.seed,
+    computing: flags.Computing = flags.COMPUTING,
+    keeping: flags.Keeping = flags.KEEPING,
 ) -> None:
     """Measure few-shot accuracy with and without a transform.
 
-    All hosts, transforms and regs see the same tasks. The baselines a user already has (identity, unit, centred) are
-    always run, and gains are paired differences over the same tasks. With --out, a stopped run goes on where it was.
+    All hosts, transforms and regs see the same tasks. What a user already has (raw, unit and centred features) is
+    shown beside them, and gains are paired differences over the same tasks. With --out, a stopped run goes on.
 
     Example: bpa fewshot features.npz --host ptmap protonet --transform bpa --shot 1 5 --tasks 2000
     """
-    given = read_features(features, labels=labels, key=key)
-    if given.labels is None:
-        raise ArgumentError(f"Few-shot tasks need labels, and {features} has none. Name them by --labels.")
-    config = FewShotConfig(
-        hosts=host,
-        transforms=transform,
-        regs=reg,
-        n_iter=n_iter,
-        n_way=way,
-        shots=shot,
-        n_query=query,
-        n_tasks=tasks,
-        protocol=protocol,
-        seed=seed,
-        concentration=concentration,
-        prior=prior,
-        relaxation=relaxation,
-        nonneg=nonneg,
-        device=device,
-        dtype=dtype,
-    )
-    store = None if out is None else RunStore(out)
-    with progress("few-shot tasks") as tick:
-        result = run_fewshot(
-            given if split is None else given.of_split(split),
-            config,
-            store=store,
-            budget=budget,
-            on_progress=tick,
+    loop = {"prior": prior, "relaxation": relaxation, "nonneg": nonneg}
+    said = {key: value for key, value in loop.items() if value is not None}
+    ways: list[Way]
+    if variant is None:
+        transforms = transforms_asked(
+            transform, reg=weights.regs(PUBLISHED_REG), solver=weights.solver, baselines=baselines
         )
-    tables = [fewshot_table(result), *([] if paper is None else [paper_table(result, paper)])]
+        ways = fewshot_ways(host, transforms, **said)
+    else:
+        if said or weights.reg or weights.solver or tuple(transform) != ("bpa",) or len(host) != 1:
+            raise ArgumentError(
+                "--variant brings the loop, the reg and the sweeps that were published together. Leave out --prior, "
+                "--relaxation, --nonneg, --reg, --solver and --transform, and name one host."
+            )
+        ways = variant_ways(variant, baselines=baselines, host=host[0])
+    grid = [
+        (
+            FewShotTask(
+                n_way=way, n_shot=n_shot, n_query=query, n_tasks=tasks, protocol=protocol, seed=seed,
+                concentration=concentration, **computing.place,
+            ),
+            ways,
+        )
+        for n_shot in shot
+    ]  # fmt: skip
+    claimed.check("fewshot", grid)
+    given = reading.read(features)
+    field = FewShot(given if split is None else given.of_split(split), budget=computing.budget)
+    store = keeping.store
+    with progress("few-shot tasks") as tick:
+        records = run("fewshot", field, grid, axes=("reg", "sweeps", "width"), store=store, on_progress=tick)
     files = {} if store is None else {"records": store.results_path}
-    emit(json=json, tables=tables, records=result.records if json else (), files=files)
+    emit(
+        json=keeping.json,
+        tables=[*tables_of(records), *claimed.tables(records)],
+        records=records if keeping.json else (),
+        files=files,
+    )

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from bpa.cli._common import Json, emit
+from bpa.cli import _flags as flags
+from bpa.cli._output import emit
 from bpa.errors import FileError
 from bpa.report.page import render
 from bpa.report.sections import build_page
@@ -21,16 +22,17 @@ def report(
     ] = None,
     *,
     title: Annotated[str, Parameter(help="Heading of the page.")] = "Run report",
-    json: Json = False,
+    json: flags.Json = False,
 ) -> None:
-    """Make one self-contained HTML page from the records of finished runs.
+    """Make one self-contained HTML page from the records of finished runs; it says which runs are not whole.
 
     Example: bpa report runs/
     """
     if not folder.is_dir():
         raise FileError(f"{folder} is not a folder of runs. Name the folder that --out named.")
-    records = RunStore(folder).records()
+    store = RunStore(folder)
+    records = store.records()
     if not records:
         raise FileError(f"{folder} holds no finished run. Run a verb with --out {folder} first.")
-    path = write_atomically(target or folder / "report.html", render(build_page(records, title=title)))
-    emit(json=json, files={"report": path})
+    page = build_page(records, store.plans(), title=title)
+    emit(json=json, files={"report": write_atomically(target or folder / "report.html", render(page))})

@@ -1,118 +1,111 @@
-"""``bpa retrieve``: every way to rank a feature file, the rows of the paper's table first."""
+"""``bpa retrieve``: every way to rank a feature file, plain features first."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from bpa.cli._common import (
-    Budget,
-    Features,
-    Json,
-    Key,
-    Labels,
-    NIter,
-    Out,
-    Reg,
-    Transforms,
-    _read_names,
-    emit,
-    note,
-    progress,
-)
-from bpa.runs.retrieval import (
-    RetrievalConfig,
-    config_from_names,
+from bpa.cli import _flags as flags
+from bpa.cli._output import emit, note, progress
+from bpa.errors import ArgumentError
+from bpa.paper import sets
+from bpa.report.page import render
+from bpa.report.sections import build_page, tables_of
+from bpa.runs.answers import answers, read_images, write_rankings
+from bpa.runs.engine import run
+from bpa.runs.fields.retrieval import (
+    HOSTS,
+    PRESETS,
+    PROTOCOLS,
+    Retrieval,
+    RetrievalTask,
     memory_line,
-    read_images,
+    ranked_ways,
     read_task,
-    retrieval_table,
-    run_retrieval,
-    top_lists,
-    write_page,
-    write_rankings,
+    retrieval_ways,
 )
-from bpa.runs.store import RunStore
+from bpa.runs.store import write_atomically
 
-_DEFAULT = RetrievalConfig()
-
-Names = Parameter(converter=_read_names, consume_multiple=True, negative=(), n_tokens=1)
+_TASK = RetrievalTask()
+_PUBLISHED_REG = 0.25
+"""The paper's entropy weight for TopDBNet features; on other features it can hurt."""
 
 
 def retrieve(
-    features: Features,
+    features: flags.Features,
     *,
-    labels: Labels = None,
-    key: Key = None,
-    transform: Transforms = _DEFAULT.transforms,
-    reg: Reg = (),
-    n_iter: NIter = None,
+    host: Annotated[tuple[str, ...], flags.names("--host", f"Rankings: {' '.join(HOSTS)}; or all.")] = (
+        "nearest",
+    ),
+    transform: flags.Transforms = ("bpa",),
+    weights: flags.Weights = flags.WEIGHTS,
     rows: Annotated[
-        tuple[str, ...], Names, Parameter(help="How rows of W are compared: retrieval, paper.")
+        tuple[str, ...], flags.names("--rows", f"How rows of W are compared: {', '.join(PRESETS)}.")
     ] = (),
-    preset: Annotated[
-        Literal["paper"] | None, Parameter(help="The paper's settings: its row comparison and reg 0.25.")
-    ] = None,
     protocol: Annotated[
-        tuple[str, ...], Names, Parameter(help="joint, frozen, per-query; joint is the paper's.")
-    ] = _DEFAULT.protocols,
-    rerank: Annotated[
-        Literal["none", "k-reciprocal"], Parameter(help="Add rows with k-reciprocal re-ranking.")
-    ] = "none",
-    baselines: Annotated[
-        tuple[str, ...], Names, Parameter(help="Other methods to show, by name, or 'all'.")
-    ] = (),
-    k1: int = _DEFAULT.k1,
-    k2: int = _DEFAULT.k2,
-    lam: float = _DEFAULT.lam,
-    power: Annotated[Literal[2, 4], Parameter(help="4 squares distances twice, as the toolboxes do.")] = 2,
+        tuple[str, ...], flags.names("--protocol", f"{', '.join(PROTOCOLS)}; joint is the paper's.")
+    ] = ("joint",),
+    baselines: flags.Baselines = True,
+    deleted: Annotated[
+        Literal["identity-camera", "camera"],
+        Parameter(
+            help="What of the gallery a query does not see: items of its identity and camera, or all of its camera."
+        ),
+    ] = _TASK.deleted,
     ap: Annotated[
         Literal["finite-sum", "trapezoid", "scikit-learn"], Parameter(name="--ap", help="Average precision.")
-    ] = "finite-sum",
+    ] = _TASK.average_precision,
+    k1: Annotated[int, flags.whole("--k1", "Neighbours of k-reciprocal re-ranking.")] = 20,
+    k2: Annotated[int, flags.whole("--k2", "Neighbours its encodings are averaged over.")] = 6,
+    lam: Annotated[float, Parameter(help="Share of the plain distance in it.")] = 0.3,
+    power: Annotated[Literal[2, 4], Parameter(help="4 squares distances twice, as the toolboxes do.")] = 2,
     report: Annotated[
         Path | None,
         Parameter(help="HTML page: the table, and queries with their first ten before and after."),
     ] = None,
-    budget: Budget = None,
-    out: Out = None,
-    json: Json = False,
+    claimed: flags.Claimed = flags.CLAIMED,
+    reading: flags.Reading = flags.READING,
+    dtype: flags.Dtype = None,
+    budget: flags.Budget = None,
+    keeping: flags.Keeping = flags.KEEPING,
 ) -> None:
     """Rank a gallery for every query, with and without the transform, and say how good the rankings are.
 
     FEATURES holds features, identities (labels), and where there are any cameras and is_query; without
-    is_query every item queries the others. There is no reg that suits all features: give one or more.
+    is_query every item queries the others. --paper compares whole rows by Euclidean distance at reg 0.25.
 
-    Example: bpa retrieve reid.npz --transform bpa --reg 0.05 0.1 --rerank k-reciprocal --baselines csls
+    Example: bpa retrieve reid.npz --host nearest k-reciprocal csls --transform bpa --reg auto 0.05 0.1
     """
-    task, dataset, sha256 = read_task(features, labels=labels, key=key)
-    config = config_from_names(
-        transforms=transform,
-        reg=reg,
-        n_iter=n_iter,
-        rows=rows,
-        preset=preset,
-        protocols=protocol,
-        rerank=rerank,
-        baselines=baselines,
-        k1=k1,
-        k2=k2,
-        lam=lam,
-        power=power,
-        average_precision=ap,
-    )
-    note(memory_line(task, config, budget))
-    store = None if out is None else RunStore(out)
+    task, dataset, sha256 = read_task(features, labels=reading.labels, key=reading.key)
+    unknown = [name for name in rows if name not in PRESETS]
+    if unknown:
+        raise ArgumentError(f"--rows takes {', '.join(PRESETS)}. Got {unknown[0]!r}.")
+    ways = retrieval_ways(
+        host, transform, reg=weights.regs(_PUBLISHED_REG), solver=weights.solver, protocols=protocol,
+        rows=[PRESETS[name] for name in rows or (("paper",) if weights.paper else ("retrieval",))],
+        baselines=baselines, k1=k1, k2=k2, lam=lam, power=power,
+    )  # fmt: skip
+    if claimed.paper_table is None and weights.paper and dataset in sets("retrieval"):
+        claimed = replace(claimed, paper_table=dataset)  # the file says which set its pictures are
+    field = Retrieval(task, sha256=sha256, dataset=dataset, budget=budget)
+    asked = RetrievalTask(average_precision=ap, deleted=deleted, dtype=dtype or "float32")
+    claimed.check("retrieval", [(asked, ways)])
+    note(memory_line(field.task(asked), ways, budget))
+    store = keeping.store
     with progress("rankings") as tick:
-        records = run_retrieval(
-            task, config, dataset=dataset, sha256=sha256, store=store, budget=budget, on_progress=tick
-        )
+        records = run("retrieve", field, [(asked, ways)], axes=("reg",), store=store, on_progress=tick)
     files: dict[str, Path] = {}
-    if out is not None or report is not None:
-        lists = top_lists(task, config, budget=budget)
-        if out is not None:
-            files["rankings"] = write_rankings(out / "rankings.json", task, lists)
+    if keeping.out is not None or report is not None:
+        shown = ranked_ways(ways)
+        lists = [field.top(asked, way) for way in shown]
+        if keeping.out is not None:
+            files["rankings"] = write_rankings(keeping.out / "rankings.json", task, shown, lists)
         if report is not None:
-            files["report"] = write_page(report, task, records, lists, images=read_images(features))
-    emit(json=json, tables=[retrieval_table(records)], records=records, files=files)
+            strips = answers(field, asked, shown, lambda: lists, images=read_images(features), store=store)
+            page = build_page([*records, strips], title=f"Retrieval on {task.source}")
+            files["report"] = write_atomically(report, render(page))
+    tables = [*tables_of(records), *claimed.tables(records)]
+    emit(json=keeping.json, tables=tables, records=records, files=files)

@@ -7,30 +7,19 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from bpa.cli._common import (
-    Budget,
-    Device,
-    Dtype,
-    Features,
-    Json,
-    Key,
-    Labels,
-    NIter,
-    Reg,
-    emit,
-    progress,
-    told_choice,
-)
-from bpa.data.features import read_features
+from bpa.cli import _flags as flags
+from bpa.cli._output import emit, note, progress, told_choice
 from bpa.errors import ArgumentError
 from bpa.memory import format_bytes
 from bpa.runs.transforming import TransformConfig, transform_to_file
+from bpa.runs.way import transforms_asked
+from bpa.transforms.names import PUBLISHED_REG
 
 _DEFAULT = TransformConfig()
 
 
 def transform(
-    features: Features,
+    features: flags.Features,
     *,
     output: Annotated[
         Path, Parameter(name=("--output", "-o"), help="File to write: .npy, .npz, .parquet or .safetensors.")
@@ -42,36 +31,38 @@ def transform(
             "(.npy); distances of --items to all (.npy)."
         ),
     ] = _DEFAULT.want,
-    k: Annotated[int, Parameter(name="--k", help="Entries a row of the graph.")] = _DEFAULT.k,
+    k: Annotated[int, flags.whole("--k", "Entries a row of the graph.")] = _DEFAULT.k,
     items: Annotated[
         tuple[int, ...], Parameter(consume_multiple=True, negative=(), help="Items, from 0.")
     ] = (),
-    transform: Annotated[str, Parameter(help="Which transform, as in bpa fewshot.")] = _DEFAULT.transform,
-    reg: Reg = (_DEFAULT.reg,),
-    n_iter: NIter = None,
-    labels: Labels = None,
-    key: Key = None,
-    device: Device = _DEFAULT.device,
-    dtype: Dtype = _DEFAULT.dtype,
-    budget: Budget = None,
-    json: Json = False,
+    transform: flags.Transforms = ("bpa",),
+    weights: flags.Weights = flags.WEIGHTS,
+    reading: flags.Reading = flags.READING,
+    computing: flags.Computing = flags.COMPUTING,
+    json: flags.Json = False,
 ) -> None:
     """Transform a feature file. Memory is estimated first; a set too large for W is told what else there is.
 
-    Example: bpa transform emb.npy -o w.npy --reg 0.1
+    Example: bpa transform emb.npy -o w.npy
     """
-    if len(reg) != 1:
-        raise ArgumentError(f"--reg of bpa transform takes one value. Got {len(reg)}.")
-    config = TransformConfig(want, transform, reg[0], n_iter, k, items, device, dtype)
-    given = read_features(features, labels=labels, key=key)
+    for flag, values in (("--transform", transform), ("--reg", weights.reg), ("--solver", weights.solver)):
+        if len(values) > 1:
+            raise ArgumentError(f"{flag} of bpa transform takes one value. Got {len(values)}.")
+    asked = transforms_asked(
+        transform, reg=weights.regs(PUBLISHED_REG), solver=weights.solver, baselines=False
+    )[0]
+    config = TransformConfig(want, asked, k, items, **computing.place)
+    given = reading.read(features)
     with progress("rows of W", len(given)) as tick:
-        done = transform_to_file(given, output, config, budget=budget, on_progress=tick)
+        done = transform_to_file(given, output, config, budget=computing.budget, on_progress=tick)
     memory = done.pop("estimate")
-    chosen = told_choice(reg, given.features) if transform.startswith("bpa") else {}
+    warning = done.pop("note", None)
+    if warning is not None:
+        note(f"bpa: note: {warning}")
     emit(
         json=json,
         files={"written": output},
         memory=memory if json else format_bytes(memory),
         **done,
-        **chosen,
+        **told_choice([asked.reg], given.features),
     )

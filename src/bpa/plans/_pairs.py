@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -11,6 +10,8 @@ import torch
 from bpa import memory
 from bpa.errors import ArgumentError
 from bpa.kernels._large import LargeKernel
+from bpa.kernels._recipe import PlanRequest
+from bpa.kernels._table import choose_plan
 from bpa.kernels._tiles import KEPT, STREAMED, CostTiles, GramTiles, KeptKernel, StreamedKernel, Tiles
 from bpa.plans._plan import PreparedSet
 from bpa.plans._potentials import Potentials
@@ -20,18 +21,6 @@ __all__ = ["Keep", "holds_numbers", "kernel_of", "largest_entry", "tiles_of"]
 
 Keep = bool | torch.dtype | None
 """Whether n × n numbers are kept: they must be (perhaps in a named type), must not be, or may be."""
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What the kept and the streamed kernel are asked to take."""
-
-    n: int
-    d: int
-    dtype: torch.dtype
-    spread: float
-    keep: Keep
-    budget: int | None
 
 
 def holds_numbers(reg: float | Literal["auto"], cost: str, dtype: torch.dtype) -> bool:
@@ -55,18 +44,21 @@ def kernel_of(tiles: Tiles, d: int, keep: Keep, budget: str | int | None, functi
             f"Got {keep!r}."
         )
     limit = None if budget is None else memory.parse_bytes(budget)
-    request = _Request(tiles.n, d, tiles.dtype, tiles.spread, keep, limit)
-    reason = KEPT.why_not(request)
-    if reason is None:
+    request = PlanRequest(tiles.n, d, tiles.dtype, tiles.spread, keep, budget=limit)
+    told = choose_plan(request)
+    if told.chosen == KEPT.name:
         return KeptKernel(tiles, keep if isinstance(keep, torch.dtype) else None)
+    if told.chosen == STREAMED.name:
+        return StreamedKernel(tiles)
     if keep and not tiles.is_exponential_safe():
+        reason = dict(told.reasons)[KEPT.name]
         raise ArgumentError(
             f"The 'keep' parameter of {function} cannot be {keep}: {reason}. Pass keep=False."
         )
     if keep:
         memory.check(KEPT.estimate(request), limit, way_out="Pass keep=False to stream the kernel in tiles.")
     memory.check(STREAMED.estimate(request), limit, way_out="Use bpa.plans.GraphPlan, or raise the budget.")
-    return StreamedKernel(tiles)
+    raise AssertionError("one of the checks above says what is in the way")
 
 
 def largest_entry(tiles: Tiles, potentials: Potentials) -> float:

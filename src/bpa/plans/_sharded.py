@@ -24,6 +24,7 @@ from bpa._words import REG_WORDS, SOLVER_WORDS, explains
 from bpa.cost import unit_rows
 from bpa.errors import BPAError, NotDifferentiableError, ShapeError
 from bpa.kernels._ranks import RANKS, Ranks, RanksKernel, gathered_rows, swept_plan
+from bpa.kernels._recipe import PlanRequest
 from bpa.plans._potentials import warn_unless_converged
 from bpa.plans._sets import compute_dtype
 from bpa.records import Convergence
@@ -82,13 +83,6 @@ class ShardedPlan:
         return self.log_u.shape[0]
 
 
-@dataclass(frozen=True)
-class _Request:
-    """What the kernel over ranks is asked to take."""
-
-    group: bool = True
-
-
 @explains(**REG_WORDS, **SOLVER_WORDS)
 def sharded_affinities(
     x: Tensor,
@@ -142,7 +136,7 @@ def sharded_affinities(
             f"The 'x' parameter of {function} must have shape (n_local, d). Got {tuple(x.shape)}."
         )
     check_finite(x, argument="x", function=function)
-    reason = RANKS.why_not(_Request())
+    reason = RANKS.why_not(PlanRequest(len(x), x.shape[1], x.dtype, is_shared=True))
     if reason is not None:
         raise BPAError(f"{function} needs processes that share the set: {reason}.")
     if not isinstance(solver, Sweeps) and x.requires_grad and torch.is_grad_enabled():

@@ -31,6 +31,8 @@ __all__ = [
 
 _SERIES = 8
 """Colours the page's style sheet knows (classes ``c0`` … ``c7``)."""
+_NAME, _LETTER = 64, 6.6
+"""Most letters of a name beside a line or a bar, and the width of one."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,9 @@ def line_chart(
     >>> drawn.count("<circle"), "bpa, reg 0.1: 50.00 ± 1.00" in drawn
     (2, True)
     """
-    width, height, left, right, top, bottom = 640, 350, 56, 150, 30, 48
+    names = [name[:_NAME] for name, _ in (*series, *reference)]
+    right = max([150.0, *(16 + _LETTER * len(name) for name in names)])
+    width, height, left, top, bottom = 490 + right, 350, 56, 30, 48
     points = [p for _, line in series for p in line]
     xs = sorted({p.x for p in points}) or [0.0]
     lows = [p.y - p.half for p in points] + [y for _, y in reference]
@@ -158,8 +162,9 @@ def bar_chart(
     >>> bar_chart("Gain", "Points.", [("sketches", 4.0, 0.5), ("digits", -1.0, 0.5)], diverging=True).count("<rect")
     2
     """
-    row, left, right, top = 24, 170, 84, 8
-    width, height = 640, top + row * len(bars) + 26
+    row, right, top = 24, 84, 8
+    left = max([170.0, *(16 + _LETTER * len(name[:_NAME]) for name, _, _ in bars)])
+    width, height = 470 + left, top + row * len(bars) + 26
     low, high, ticks = _axis(
         min([0.0, *(v - h for _, v, h in bars)]), max([0.0, *(v + h for _, v, h in bars)]), around_zero=True
     )
@@ -185,7 +190,7 @@ def bar_chart(
         if half:
             a, b, m = px(value - half), px(value + half), y + row / 2
             out.append(f'<line class="ink s thin" x1="{a:.1f}" x2="{b:.1f}" y1="{m}" y2="{m}"/>')
-        out.append(_text(left - 8, y + row / 2 + 4, name[:26], "end"))
+        out.append(_text(left - 8, y + row / 2 + 4, name[:_NAME], "end"))
         out.append(
             _text(
                 width - right + 8,
@@ -373,7 +378,7 @@ def _side_labels(labels: list[tuple[float, str, str]], x: float, top: float, bot
     room = bottom - 16.0 * (len(ordered) - 1)
     for k, (y, name, colour) in enumerate(ordered):
         last = max(last + 16, min(y + 4, room + 16.0 * k))
-        out.append(f'<text class="name {colour} t" x="{x}" y="{last:.1f}">{escape(name[:20])}</text>')
+        out.append(f'<text class="name {colour} t" x="{x}" y="{last:.1f}">{escape(name[:_NAME])}</text>')
     return out
 
 

@@ -1,108 +1,127 @@
-"""What an installation has, and what a feature set looks like to the transform."""
+"""What an installation has, and what a feature set looks like to the transform, as a record."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from bpa.cost import cosine_cost
 from bpa.diagnostics import diagnose
-from bpa.memory import estimate_affinities, format_bytes
-from bpa.plans import DensePlan
-from bpa.records import FeatureSet
-from bpa.report.table import Table
-from bpa.runs.environment import describe_environment
-from bpa.solvers import PAPER_SWEEPS
+from bpa.memory import estimate_affinities
+from bpa.records import FeatureSet, RunRecord
+from bpa.runs.engine import once
+from bpa.solvers import Sweeps
+from bpa.transforms.names import NamedTransform, Reg
+
+__all__ = ["examine"]
 
 _SAMPLE = 2000
 """Items the measures look at, at most."""
+_REGS = (0.05, 0.1, 0.2, 0.5, 1.0)
+_SWEEPS = (5, 20)
 
 
-def installation_table() -> Table:
-    """Return versions, machine and extras as a table."""
-    found = describe_environment()
-    packages = found.pop("packages")
-    rows = [(name, ", ".join(value) if isinstance(value, list) else value) for name, value in found.items()]
-    rows += sorted(packages.items())
-    return Table("Installation", ("what", "found"), rows)
-
-
-def examine(features: FeatureSet, regs: Sequence[float | Literal["auto"]] = ()) -> list[Table]:
-    """Measure a set on at most 2,000 of its items: its shape, its cosines, and what each reg makes of it.
+def examine(features: FeatureSet | None = None, regs: Sequence[Reg] = ()) -> RunRecord:
+    """Measure a set: its shape, its cosines, what each reg makes of it, and what is to be expected of the transform.
 
     Parameters
     ----------
-    features : FeatureSet
-        The set.
+    features : FeatureSet, optional
+        The set; without one the record holds the installation alone. Measures look at 2,000 of its items at most.
     regs : sequence of float or "auto"
         Entropy weights to try; empty for 0.05, 0.1, 0.2, 0.5 and 1.
 
     Returns
     -------
-    list of Table
-        The set; the weights; a forecast for ``reg="auto"`` with its reasons, and for each number of ``regs``.
+    RunRecord
+        Of the field "doctor": ``set``, ``weights``, and ``forecasts``, for ``reg="auto"`` first and for each number.
     """
+    if features is None:
+        return once("doctor", {"field": "doctor"}, {}, dict)
+    numbers = [float(reg) for reg in regs if reg != "auto"]
+    data = {
+        "source": Path(features.source).name,
+        "sha256": features.sha256,
+        "n": len(features),
+        "dim": features.dim,
+    }
+    return once("doctor", {"field": "doctor", "reg": numbers}, data, lambda: _seen(features, numbers))
+
+
+def _seen(features: FeatureSet, numbers: Sequence[float]) -> dict[str, Any]:
     x = features.features
-    step = max(1, -(-len(x) // _SAMPLE))
-    some = torch.from_numpy(x[::step]).double()
-    forecasts: list[float | Literal["auto"]] = ["auto", *(float(r) for r in regs if r != "auto")]
-    return [
-        _set_table(features, some),
-        _reg_table(some, regs),
-        *(_verdict_table(torch.from_numpy(x), reg) for reg in forecasts),
-    ]
+    some = torch.from_numpy(x[:: max(1, -(-len(x) // _SAMPLE))]).double()
+    return {
+        "set": _set(features, some),
+        "weights": [_weight(some, reg) for reg in numbers or _REGS],
+        "forecasts": [
+            _forecast(torch.from_numpy(x), "auto"),
+            *(_forecast(torch.from_numpy(x), r) for r in numbers),
+        ],
+    }
 
 
-def _set_table(features: FeatureSet, some: torch.Tensor) -> Table:
+def _set(features: FeatureSet, some: torch.Tensor) -> dict[str, Any]:
     x = features.features
     norms = np.linalg.norm(x.astype(np.float64), axis=1)
-    cost = _off_diagonal(cosine_cost(some))
-    rows: list[tuple[str, Any]] = [
-        ("items", f"{len(x):,}"),
-        ("dimension", f"{features.dim:,}"),
-        ("classes", "no labels" if features.labels is None else f"{len(np.unique(features.labels)):,}"),
-        ("zero rows", int((norms == 0).sum())),
-        ("duplicated rows", len(x) - len(np.unique(x, axis=0))),
-        ("row length, mean", float(norms.mean())),
-        ("row length, std / mean", float(norms.std() / max(norms.mean(), 1e-30))),
-        ("cosine, mean", float(1 - cost.mean())),
-        ("cosine, std", float(cost.std())),
-        ("memory of W, float32", format_bytes(estimate_affinities(len(x), features.dim).total)),
-    ]
-    notes = [] if len(some) == len(x) else [f"Cosines on {len(some):,} evenly spaced items."]
-    return Table("The set", ("what", "found"), rows, notes)
+    cosines = 1 - _off_diagonal(cosine_cost(some))
+    estimate = estimate_affinities(len(x), features.dim)
+    w = dict(estimate.parts)["W"]
+    return {
+        "items": len(x),
+        "dimension": features.dim,
+        "classes": None if features.labels is None else len(np.unique(features.labels)),
+        "zero_rows": int((norms == 0).sum()),
+        "duplicates": len(x) - len(np.unique(x, axis=0)),
+        "length": float(norms.mean()),
+        "length_spread": float(norms.std() / max(norms.mean(), 1e-30)),
+        "cosine": float(cosines.mean()) if len(cosines) else 1.0,
+        "cosine_spread": float(cosines.std()) if len(cosines) > 1 else 0.0,
+        "looked_at": len(some),
+        "bytes_of_w": w,
+        "bytes_beside": estimate.total - w,
+    }
 
 
-def _reg_table(some: torch.Tensor, regs: Sequence[float | Literal["auto"]]) -> Table:
-    """Return, for each weight, over how many items a row spreads, and how symmetric five sweeps leave the plan."""
-    rows = []
-    for reg in [r for r in regs if r != "auto"] or (0.05, 0.1, 0.2, 0.5, 1.0):
-        fitted = DensePlan.fit(some, reg=float(reg), solver=PAPER_SWEEPS, scale=None, diagonal=0.0)
-        plan = fitted.affinities()
-        plan = plan / plan.sum(dim=1, keepdim=True)
-        entropy = -(plan * plan.clamp_min(1e-300).log()).sum(dim=1)
-        rows.append(
-            (
-                f"{float(reg):g}",
-                float(entropy.exp().median()),
-                float(plan.max(dim=1).values.mean()),
-                float(fitted.convergence.marginal_error),
-            )
-        )
-    notes = [
-        "Spread: median number of items a row shares itself among, exp(entropy). Strongest: mean share of a row that "
-        "its strongest partner holds. Error: of the row sums after five sweeps.",
-    ]
-    return Table("What reg does here", ("reg", "spread", "strongest", "error"), rows, notes)
+def _weight(some: torch.Tensor, reg: float) -> dict[str, Any]:
+    """Over how many items a row is spread, and how far from balanced some sweeps leave it."""
+    plans = {n: _plan(some, reg, n) for n in _SWEEPS}
+    plan = plans[_SWEEPS[0]]
+    shares = plan / plan.sum(dim=1, keepdim=True)
+    entropy = -(shares * shares.clamp_min(1e-300).log()).sum(dim=1)
+    return {
+        "reg": reg,
+        "partners": float(entropy.exp().median()),
+        "strongest": float(shares.max(dim=1).values.mean()),
+        "off_by": {str(n): float((each.sum(dim=1) - 1).abs().max()) for n, each in plans.items()},
+    }
 
 
-def _verdict_table(x: torch.Tensor, reg: float | Literal["auto"]) -> Table:
+def _plan(x: torch.Tensor, reg: float, sweeps: int) -> torch.Tensor:
+    return NamedTransform("bpa", reg=reg, solver=Sweeps(sweeps), unscaled=True, diagonal=0.0).build()(x)
+
+
+def _forecast(x: torch.Tensor, reg: Reg) -> dict[str, Any]:
     found = diagnose(x, reg=reg)
-    shown = reg if reg == "auto" else f"{reg:g}"
-    return Table(f"Forecast for reg={shown}", ("what", "found"), found.rows(), found.reasons)
+    return {
+        "reg": reg,
+        "verdict": found.verdict,
+        "chosen": float(found.choice.reg),
+        "chosen_uncentred": float(found.choice.plain_reg),
+        "strongest": float(found.choice.share),
+        "partners": found.perplexity,
+        "nearer": found.groups,
+        "parts": found.second_eigenvalue,
+        "hubs_before": found.hubness_before,
+        "hubs_after": found.hubness_after,
+        "off_by": found.marginal_error,
+        "products": found.products,
+        "looked_at": found.n_seen,
+    }
 
 
 def _off_diagonal(square: torch.Tensor) -> torch.Tensor:

@@ -1,10 +1,10 @@
 """Where runs are kept: an append-only folder that a kill, a full disk or a second writer cannot spoil.
 
 A folder holds ``results.jsonl`` (one `RunRecord` a line, without its wall time), ``timings.jsonl`` (the
-wall times), and ``journal/`` (what unfinished runs have done so far). A line counts once its newline is on
-the disk: a line without one is the trace of an interrupted write and is dropped. Two runs of the same
-configurations, in the same order, leave the same bytes in ``results.jsonl``, however often they were
-interrupted.
+wall times), ``plans.jsonl`` (one `RunPlan` a line: what was asked for), and ``journal/`` (what unfinished rows have
+done so far). A line counts once its newline is on the disk: a line without one is the trace of an interrupted write
+and is dropped. Two runs of the same rows, in the same order, leave the same bytes in ``results.jsonl``, however often
+they were interrupted.
 """
 
 from __future__ import annotations
@@ -16,27 +16,19 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from bpa.errors import FileError
-from bpa.records import RunRecord, plain
+from bpa.records import RunPlan, RunRecord, plain
+from bpa.records.runs import digest, row_key
 
 _LOCKS: dict[str, int] = {}  # folder -> descriptor of the lock file this process holds
 _GUARD = threading.RLock()
-
-
-def canonical_json(value: Any) -> str:
-    """Return ``value`` as the one line of strict JSON by which two configurations are compared."""
-    return json.dumps(
-        plain(value), sort_keys=True, allow_nan=False, ensure_ascii=False, separators=(",", ":")
-    )
-
-
-def digest(value: Any) -> str:
-    """Return the first 16 hex digits of the SHA-256 of `canonical_json`."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:16]
+Line = TypeVar("Line", RunRecord, RunPlan)
 
 
 class RunStore:
@@ -53,9 +45,9 @@ class RunStore:
     >>> from bpa.records import RunRecord
     >>> store = RunStore(tempfile.mkdtemp())
     >>> store.append(RunRecord("demo", {"seed": 0}, values={"accuracy": [0.5, 0.25]}, seconds=3.0))
-    >>> store.find({"seed": 0}).values
+    >>> store.find(study="demo", task={"seed": 0}).values
     {'accuracy': [0.5, 0.25]}
-    >>> store.find({"seed": 1}) is None
+    >>> store.find(study="demo", task={"seed": 1}) is None
     True
     """
 
@@ -63,6 +55,12 @@ class RunStore:
         self.folder = Path(folder)
         if self.folder.exists() and not self.folder.is_dir():
             raise FileError(f"a RunStore needs a folder. {self.folder} is a file; name a folder.")
+        self._places: dict[str, tuple[int, int]] = {}  # key of a row -> where its newest line begins and ends
+        self._read = (0, 0)  # bytes and lines of the results file that `_places` knows
+        self._timed: tuple[int, dict[str, float]] = (
+            0,
+            {},
+        )  # bytes of the file of wall times, and what it holds
 
     @property
     def results_path(self) -> Path:
@@ -74,45 +72,83 @@ class RunStore:
         """The file of wall times, one line a record, in the same order."""
         return self.folder / "timings.jsonl"
 
+    @property
+    def plans_path(self) -> Path:
+        """The file of what was asked for, one line a run."""
+        return self.folder / "plans.jsonl"
+
+    def plan(self, asked: RunPlan) -> None:
+        """Write what a run is about to do, unless the folder knows it already."""
+        if asked not in self.plans():
+            with self._writing():
+                _append_line(self.plans_path, asked.to_json())
+
+    def plans(self) -> list[RunPlan]:
+        """Return what was asked for, oldest first."""
+        return [
+            _parsed(RunPlan, line, k, self.plans_path)
+            for k, line in enumerate(_lines(self.plans_path), start=1)
+        ]
+
     def records(self) -> list[RunRecord]:
         """Return every finished record, oldest first, with its wall time where that was kept."""
-        seconds: dict[str, float] = {}
-        for line in _lines(self.timings_path):
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # a lost wall time spoils nothing
-                entry = json.loads(line)
-                seconds[entry["record"]] = float(entry["seconds"])
+        seconds = self._wall_times()
         out = []
         for number, line in enumerate(_lines(self.results_path), start=1):
-            try:
-                record = RunRecord.from_json(line)
-            except FileError as error:
-                raise FileError(f"line {number} of {self.results_path} cannot be read: {error}") from None
-            found = seconds.get(hashlib.sha256(line.encode()).hexdigest()[:16], 0.0)
-            out.append(RunRecord(**{**record.__dict__, "seconds": found}))
+            record = _parsed(RunRecord, line, number, self.results_path)
+            out.append(replace(record, seconds=seconds.get(_line_key(line), 0.0)))
         return out
 
     def find(
-        self, config: Any, *, study: str | None = None, data: Mapping[str, Any] | None = None
+        self, *, study: str, task: Any, way: Any = MappingProxyType({}), data: Any = MappingProxyType({})
     ) -> RunRecord | None:
-        """Return the newest record of this configuration (and study, and data, where given), or None."""
-        wanted, on = canonical_json(config), None if data is None else canonical_json(data)
-        for record in reversed(self.records()):
-            if canonical_json(record.config) != wanted:
-                continue
-            if (study is None or record.study == study) and (on is None or canonical_json(record.data) == on):
-                return record
-        return None
+        """Return the newest record of this row, or None."""
+        self._look()
+        place = self._places.get(row_key(study, task, way, data))
+        if place is None:
+            return None
+        with open(self.results_path, "rb") as file:
+            file.seek(place[0])
+            line = file.read(place[1] - place[0]).decode()
+        return replace(RunRecord.from_json(line), seconds=self._wall_times().get(_line_key(line), 0.0))
+
+    def _look(self) -> None:
+        """Learn where the rows are that were written since the last look, by whomever."""
+        size = self.results_path.stat().st_size if self.results_path.exists() else 0
+        if size < self._read[0]:  # another file by the same name
+            self._places, self._read = {}, (0, 0)
+        if size == self._read[0]:
+            return
+        begin, number = self._read
+        for line in _lines(self.results_path, start=begin):
+            record = _parsed(RunRecord, line, number + 1, self.results_path)
+            end = begin + len(line.encode())
+            self._places[record.key] = (begin, end)
+            begin, number = end + 1, number + 1
+        self._read = (begin, number)
+
+    def _wall_times(self) -> dict[str, float]:
+        """Return the wall times that were kept, by the key of their line."""
+        size = self.timings_path.stat().st_size if self.timings_path.exists() else 0
+        if size != self._timed[0]:
+            seconds: dict[str, float] = {}
+            for line in _lines(self.timings_path):
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # a lost wall time spoils nothing
+                    entry = json.loads(line)
+                    seconds[entry["record"]] = float(entry["seconds"])
+            self._timed = (size, seconds)
+        return self._timed[1]
 
     def append(self, record: RunRecord) -> None:
         """Write ``record`` at the end; when this returns, it is on the disk."""
         line = record.to_json(seconds=False)
-        key = hashlib.sha256(line.encode()).hexdigest()[:16]
         with self._writing():
-            _append_line(self.timings_path, canonical_json({"record": key, "seconds": record.seconds}))
+            timed = {"record": _line_key(line), "seconds": record.seconds}
+            _append_line(self.timings_path, json.dumps(timed, separators=(",", ":")))
             _append_line(self.results_path, line)
 
     def journal(self, key: Any) -> Journal:
-        """Return the journal of one unfinished run; ``key`` is its configuration, or a name for it."""
+        """Return the journal of one unfinished row; ``key`` is what it is known by, or any settings."""
         if isinstance(key, str):
             name = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', key).strip('-.')[:60]}-{digest(key)[:8]}"
         else:
@@ -226,10 +262,25 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
     return target
 
 
-def _lines(path: Path) -> list[str]:
-    """Return the whole lines of a file; what follows the last newline was never finished."""
+def _line_key(line: str) -> str:
+    """Return what ties a wall time to its record."""
+    return hashlib.sha256(line.encode()).hexdigest()[:16]
+
+
+def _parsed(kind: type[Line], line: str, number: int, path: Path) -> Line:
+    """Return a record or a plan from its line; where that is broken, say which line it is."""
     try:
-        raw = path.read_bytes()
+        return kind.from_json(line)
+    except FileError as error:
+        raise FileError(f"line {number} of {path} cannot be read: {error}") from None
+
+
+def _lines(path: Path, *, start: int = 0) -> list[str]:
+    """Return the whole lines of a file from a byte on; what follows the last newline was never finished."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(start)
+            raw = file.read()
     except FileNotFoundError:
         return []
     except OSError as error:

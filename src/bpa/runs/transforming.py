@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,12 +17,15 @@ from bpa.errors import ArgumentError, FileError, MemoryBudgetError
 from bpa.memory import estimate_affinities, format_bytes
 from bpa.plans import DensePlan
 from bpa.records import FeatureSet
+from bpa.runs.engine import Progress
 from bpa.runs.store import write_atomically
 from bpa.solvers import PAPER_SWEEPS, Sweeps
-from bpa.transforms.names import make_transform
+from bpa.transforms.functional import affinities_and_convergence
+from bpa.transforms.names import NamedTransform
+
+__all__ = ["TransformConfig", "transform_to_file"]
 
 Want = Literal["rows", "top-k", "blocks", "distances"]
-Progress = Callable[[int, int], None]
 DEFAULT_BUDGET = 4 * 10**9
 """Bytes a dense W may take where nothing else is said."""
 _SUFFIXES: dict[Want, tuple[str, ...]] = {
@@ -32,6 +34,8 @@ _SUFFIXES: dict[Want, tuple[str, ...]] = {
     "blocks": (".npy",),
     "distances": (".npy",),
 }
+_NARROW = ("identity", "unit", "centred", "pca")
+"""Transforms without n × n numbers."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,8 @@ class TransformConfig:
     want : {"rows", "top-k", "blocks", "distances"}
         Every transformed row; the ``k`` largest affinities of every item as a CSR graph; W written in blocks of rows,
         never held; distances between the W-rows of ``items`` and of all items.
-    transform : str
-        For "rows": a name of `bpa.transforms.names`. The others are for ``bpa``.
-    reg : float or "auto"
-        Entropy weight.
-    n_iter : int, optional
-        Sweeps; None is 5.
+    transform : NamedTransform
+        Any for "rows"; the others are for ``bpa``.
     k : int
         Entries a row of the graph.
     items : tuple of int
@@ -58,9 +58,7 @@ class TransformConfig:
     """
 
     want: Want = "rows"
-    transform: str = "bpa"
-    reg: float | Literal["auto"] = 0.1
-    n_iter: int | None = None
+    transform: NamedTransform = field(default_factory=lambda: NamedTransform("bpa", reg="auto"))
     k: int = 20
     items: tuple[int, ...] = ()
     device: str = "cpu"
@@ -94,30 +92,41 @@ def transform_to_file(
     Returns
     -------
     dict
-        ``shape``, ``estimate`` (bytes planned), and, with potentials, ``marginal_error``.
+        ``shape``, ``estimate`` (bytes planned), and for bpa and bpa-attn ``marginal_error``, the largest relative
+        error of a row sum that the solver left, with a ``note`` and the way out where that is not balanced.
+
+    Notes
+    -----
+    With ``reg="auto"``, "rows" are those of `bpa.balanced_affinities`; the others balance the same plan, of unit rows
+    minus their mean at the weight that `bpa.choose_reg` chooses, and stretch it by its largest entry.
     """
     if target.suffix.lower() not in _SUFFIXES[config.want]:
         raise FileError(
             f"'{config.want}' is written as {' or '.join(_SUFFIXES[config.want])}. Got {target.name}."
         )
-    if config.want != "rows" and config.transform != "bpa":
+    asked = config.transform
+    if config.want != "rows" and asked.name != "bpa":
         raise ArgumentError(
-            f"'{config.want}' is offered for the transform bpa. Got {config.transform!r}; use 'rows'."
+            f"'{config.want}' is offered for the transform bpa. Got {asked.name!r}; use 'rows'."
         )
     x = torch.from_numpy(features.features).to(device=config.device, dtype=getattr(torch, config.dtype))
     if config.want == "rows":
-        return _rows(features, x, target, config, DEFAULT_BUDGET if budget is None else budget)
-    if config.reg == "auto":
-        raise ArgumentError(f"'{config.want}' needs a number for reg. Got 'auto'; 'bpa doctor' names one.")
-    plan = DensePlan.fit(
-        x,
-        reg=config.reg,
-        solver=PAPER_SWEEPS if config.n_iter is None else Sweeps(config.n_iter),
-        budget=budget,
-    )
-    said = {"estimate": plan.estimate.total, "marginal_error": float(plan.convergence.marginal_error)}
-    write = {"top-k": _top_k, "blocks": _blocks, "distances": _distances}[config.want]
-    return {"shape": write(plan, target, config, on_progress), **said}
+        done = _rows(features, x, target, config, DEFAULT_BUDGET if budget is None else budget)
+    else:
+        assert asked.reg is not None  # noqa: S101 - bpa has one
+        solver = PAPER_SWEEPS if asked.solver is None else asked.solver
+        plan = DensePlan.fit(x, reg=asked.reg, solver=solver, budget=budget)
+        write = {"top-k": _top_k, "blocks": _blocks, "distances": _distances}[config.want]
+        shape = write(plan, target, config, on_progress)
+        balance = float(plan.convergence.marginal_error)
+        done = {"shape": shape, "estimate": plan.estimate.total, "marginal_error": balance}
+    error = done.get("marginal_error")
+    if error is not None and error > Sweeps().tolerance(x.dtype):
+        done["note"] = (
+            f"the plan is not balanced: its worst row sum is off by {error:.2g}, so some rows count more than others. "
+            f"Pass --solver sweeps:20, or --solver converged."
+        )
+    return done
 
 
 def _rows(
@@ -125,23 +134,15 @@ def _rows(
 ) -> dict[str, Any]:
     n, d = x.shape
     estimate = estimate_affinities(n, d, dtype=x.dtype).total
-    if config.transform not in ("identity", "unit", "centred", "pca") and estimate > budget:
+    if config.transform.name not in _NARROW and estimate > budget:
         graph = 16 * n * config.k
         raise MemoryBudgetError(
             f"all of W for {n:,} items needs {format_bytes(estimate)}, more than {format_bytes(budget)}. Say what you "
             f"want of it: --want top-k ({format_bytes(graph)} for k={config.k}), --want blocks (W on disk), --want "
             "distances --items 0 1 2; or raise --budget."
         )
-    rows = (
-        make_transform(
-            config.transform,
-            reg=config.reg,
-            solver=PAPER_SWEEPS if config.n_iter is None else Sweeps(config.n_iter),
-        )(x)
-        .detach()
-        .cpu()
-        .numpy()
-    )
+    made, error = _transformed(x, config.transform)
+    rows = made.detach().cpu().numpy()
     if target.suffix.lower() == ".npy":
         buffer = io.BytesIO()
         np.save(buffer, rows, allow_pickle=False)
@@ -149,7 +150,23 @@ def _rows(
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_features(target, replace(features, features=np.ascontiguousarray(rows, dtype=np.float32)))
-    return {"shape": list(rows.shape), "estimate": estimate}
+    done: dict[str, Any] = {"shape": list(rows.shape), "estimate": estimate}
+    return done if error is None else {**done, "marginal_error": error}
+
+
+def _transformed(x: torch.Tensor, asked: NamedTransform) -> tuple[torch.Tensor, float | None]:
+    """The rows, and for bpa and bpa-attn how far from balanced the plan behind them is."""
+    if (
+        asked.name not in ("bpa", "bpa-attn")
+        or asked.values is not None
+        or asked.reg is None
+        or asked.solver is None
+    ):
+        return asked.build()(x), None
+    diagonal = 1.0 if asked.diagonal is None else asked.diagonal
+    found = affinities_and_convergence(x, reg=asked.reg, solver=asked.solver, diagonal=diagonal)
+    rows = found.affinity if asked.name == "bpa" else found.affinity @ x
+    return rows, float(found.convergence.marginal_error)
 
 
 def _top_k(plan: DensePlan, target: Path, config: TransformConfig, _: Progress | None) -> list[int]:
