@@ -114,7 +114,7 @@ class GraphPlan(Plan):
         cost : {"cosine", "centred-cosine", "sqeuclidean"}
             What differs between two items.
         solver : Converged or Sweeps
-            To one in a thousand, which the neighbour lists do not deserve to be bettered, or some alternating sweeps.
+            To one in a thousand (default: cutting the kernel to lists moves rows by far more), or some sweeps.
         scale : {"max"} or None
             Divide by the largest entry, or not.
         diagonal : float

@@ -92,8 +92,8 @@ class Gallery:
         rows : RowComparison
             With ``top`` the rows are kept sparse; otherwise all of W is kept, (m + b)² numbers.
         solver : Converged or Sweeps
-            Potentials converged to one in ten thousand, which no ranking measured told from more, or some sweeps (the
-            paper: ``Sweeps(5)``).
+            Potentials converged to one in ten thousand (default), or some sweeps (the paper: ``Sweeps(5)``). On four
+            real sets no query's average precision moved by 0.01 points between 1e-4 and 1e-6; 1e-3 moved some by 1.
         storage : torch.dtype, optional
             Type in which dense rows are kept: ``torch.bfloat16`` or ``torch.float16``.
         budget : str or int, optional
