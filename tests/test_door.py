@@ -63,7 +63,9 @@ def test_every_public_name_has_a_page_and_every_page_a_public_name() -> None:
     assert len(listed) == len(set(listed))
     assert sorted(set(listed) - set(public)) == [], "with a page, not public"
     shown = [value_of(name) for name in listed]  # one page serves a name that two doors offer
-    assert [name for name in public if not any(value_of(name) is value for value in shown)] == [], "without a page"
+    assert [name for name in public if not any(value_of(name) is value for value in shown)] == [], (
+        "without a page"
+    )
 
 
 @pytest.mark.parametrize("module", PUBLIC)

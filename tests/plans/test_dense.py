@@ -258,6 +258,8 @@ def test_what_cannot_be_done_is_said() -> None:
         DensePlan.fit(x, reg=0.1, solver="symmetric")
     with pytest.raises(ArgumentError, match=r"'keep'.*cannot be True: the logarithms of K span 200"):
         DensePlan.fit(x.float(), reg=0.01, keep=True)
+    with pytest.raises(ArgumentError, match=r"'keep'.*must be True, False, None"):
+        DensePlan.fit(x, reg=0.1, keep="yes")
     plan = DensePlan.fit(x, reg=0.1)
     with pytest.raises(ArgumentError, match="at most n − 1 = 19"):
         plan.top_k(20)

@@ -24,33 +24,20 @@ from bpa._blocks import block_rows, spans
 from bpa._checks import check_choice
 from bpa._words import REG_WORDS, SOLVER_WORDS, explains
 from bpa.errors import ArgumentError
-from bpa.kernels._large import LargeKernel
-from bpa.kernels._recipe import PlanRequest
-from bpa.kernels._table import choose_plan
-from bpa.kernels._tiles import (
-    KEPT,
-    STREAMED,
-    CostTiles,
-    GramTiles,
-    KeptKernel,
-    StreamedKernel,
-    Tiles,
-    mirror,
-    tile_side,
-)
+from bpa.kernels._tiles import KeptKernel, Tiles, mirror, tile_side
 from bpa.plans._comparison import METRICS, Metric, finish
 from bpa.plans._files import PlanFile, write_plan
 from bpa.plans._late import Late
+from bpa.plans._pairs import Keep, holds_numbers, kernel_of, largest_entry, tiles_of
 from bpa.plans._plan import Cost, Options, Plan, PreparedSet, TopK, prepared_set
 from bpa.plans._potentials import Potentials, balanced
 from bpa.plans._search import largest
 from bpa.plans._sets import Index, as_costs, as_set, compute_dtype
-from bpa.solvers import Converged, Solver, is_exponential_safe
+from bpa.solvers import Converged, Solver
 
-__all__ = ["DensePlan", "holds_numbers"]
+__all__ = ["DensePlan"]
 
 _CONVERGED = Converged()
-Keep = bool | torch.dtype | None
 
 
 class DensePlan(Plan):
@@ -99,7 +86,7 @@ class DensePlan(Plan):
         matrix: Tensor | None = None,
     ) -> None:
         super().__init__(prepared, potentials, scale=scale, diagonal=diagonal)
-        self._tiles = _tiles_of(prepared) if tiles is None else tiles
+        self._tiles = tiles_of(prepared) if tiles is None else tiles
         self._matrix = matrix
         dtype, offset = self.features.dtype, self._tiles.offset
         self._log_left = (self.log_u - offset - math.log(scale)).to(dtype)
@@ -179,9 +166,8 @@ class DensePlan(Plan):
         if options.cost != "precomputed":
             return cls._balanced(prepared_set(x, options), options, keep, budget)
         costs = as_costs(x.to(compute_dtype(x)), function=options.function)
-        return cls._balanced(
-            PreparedSet(costs, None, options.cost, float(options.reg)), options, keep, budget
-        )
+        given = PreparedSet(costs, None, options.cost, float(options.reg))
+        return cls._balanced(given, options, keep, budget)
 
     @classmethod
     def _balanced(
@@ -192,14 +178,14 @@ class DensePlan(Plan):
         budget: str | int | None,
         start: Tensor | None = None,
     ) -> DensePlan:
-        tiles = _tiles_of(prepared)
-        kernel = _kernel_of(tiles, prepared.rows.shape[1], keep, budget, options.function)
+        tiles = tiles_of(prepared)
+        kernel = kernel_of(tiles, prepared.rows.shape[1], keep, budget, options.function)
         found = balanced(kernel, options.solver, tiles.dtype, function=options.function, start=start)
         stretch, diagonal = options.scale == "max" and tiles.n > 1, options.diagonal
         if isinstance(kernel, KeptKernel):
             matrix, scale = kernel.to_affinities(found.log_u, found.log_v, stretch=stretch, diagonal=diagonal)
             return cls(prepared, found, scale=scale, diagonal=diagonal, tiles=tiles, matrix=matrix)
-        scale = _largest(tiles, found) if stretch else 1.0
+        scale = largest_entry(tiles, found) if stretch else 1.0
         return cls(prepared, found, scale=scale, diagonal=diagonal, tiles=tiles)
 
     def add(self, x_new: Tensor | np.ndarray, *, solver: Solver = _CONVERGED) -> DensePlan:
@@ -225,9 +211,8 @@ class DensePlan(Plan):
         late = [self.met(part, recognise=False).potentials() for part in torch.split(new, 1024)]
         start = torch.cat([self.log_v, *late]) if isinstance(solver, Converged) else None
         grown = PreparedSet(torch.cat([self.features, new]), self.preparation, self.cost, self.reg)
-        return self._balanced(
-            grown, options, None if self._matrix is None else self._matrix.dtype, None, start
-        )
+        held = self._matrix if holds_numbers(self.reg, self.cost, self.features.dtype) else None
+        return self._balanced(grown, options, None if held is None else held.dtype, None, start)
 
     def lean(self) -> DensePlan:
         """The same plan without W, which is rebuilt when asked for."""
@@ -263,15 +248,13 @@ class DensePlan(Plan):
             return self._matrix.to(self._matrix.dtype if dtype is None else dtype)
         out = torch.empty(self.n, self.n, dtype=dtype or self.features.dtype, device=self.features.device)
         for rows, columns, tile in self._tiles.upper():
-            if not self.is_symmetric:
-                out[columns, rows] = self._to_w(tile.T.clone(), columns, rows)
-            out[rows, columns] = self._to_w(tile, rows, columns)
-            if self.is_symmetric:
-                if rows == columns:
-                    mirror(tile)
-                    out[rows, columns] = tile
-                else:
-                    out[columns, rows] = tile.T
+            below = tile.T if self.is_symmetric else self._to_w(tile.T.clone(), columns, rows)
+            self._to_w(tile, rows, columns)
+            if rows != columns:
+                out[columns, rows] = below
+            elif self.is_symmetric:
+                mirror(tile)
+            out[rows, columns] = tile
         return out.fill_diagonal_(self.diagonal)
 
     def rows(self, index: Index) -> Tensor:
@@ -312,7 +295,7 @@ class DensePlan(Plan):
         indices = torch.empty(self.n, k, dtype=torch.int64, device=self.features.device)
         for span in spans(self.n, block_rows(self.n, self.features.element_size())):
             item = torch.arange(span.start, span.stop, device=self.features.device)
-            rows = self.rows(item) if self._matrix is None else self._matrix[span]
+            rows = self.rows(item) if self._matrix is None else self._matrix[span].to(values.dtype)
             value, index = largest(rows, k + 1)  # one more, as the item itself may be among them
             others = torch.sort(index == item[:, None], dim=1, stable=True).indices[:, :k]
             values[span], indices[span] = value.gather(1, others), index.gather(1, others)
@@ -342,7 +325,7 @@ class DensePlan(Plan):
         """
         check_choice(metric, METRICS, argument="metric", function="DensePlan.distances")
         left = self._positions(i, "distances")
-        right = torch.arange(self.n) if j is None else self._positions(j, "distances")
+        right = torch.arange(self.n, device=left.device) if j is None else self._positions(j, "distances")
         same = torch.equal(left, right)
         out = self.features.new_zeros(len(left), len(right))
         left_squared, right_squared = out.new_zeros(len(left)), out.new_zeros(len(right))
@@ -426,48 +409,3 @@ class DensePlan(Plan):
     def _to_w(self, tile: Tensor, rows: slice | Tensor, columns: slice) -> Tensor:
         """Turn a tile of the kernel's logarithms into one of W in place; the diagonal is not set."""
         return tile.add_(self._log_left[rows][:, None]).add_(self._log_right[columns]).exp_()
-
-
-def holds_numbers(reg: float | Literal["auto"], cost: str, dtype: torch.dtype) -> bool:
-    """Whether the numbers of K can be held whatever the features are: cosines span 2 / reg, distances anything."""
-    return cost != "sqeuclidean" and (reg == "auto" or is_exponential_safe(2 / reg, dtype))
-
-
-def _tiles_of(prepared: PreparedSet) -> Tiles:
-    if prepared.preparation is None:
-        return CostTiles(prepared.rows, prepared.reg)
-    return GramTiles(prepared.rows, prepared.cost, prepared.reg)
-
-
-def _kernel_of(tiles: Tiles, d: int, keep: Keep, budget: str | int | None, function: str) -> LargeKernel:
-    """The kept kernel where it is allowed, else the streamed one, or the reason why neither is."""
-    limit = None if budget is None else memory.parse_bytes(budget)
-    request = PlanRequest(tiles.n, d, tiles.dtype, tiles.spread, keep, budget=limit)
-    told = choose_plan(request)
-    if told.chosen == KEPT.name:
-        return KeptKernel(tiles, keep if isinstance(keep, torch.dtype) else None)
-    if told.chosen == STREAMED.name:
-        return StreamedKernel(tiles)
-    reason = dict(told.reasons)[KEPT.name]
-    if keep and not tiles.is_exponential_safe():
-        raise ArgumentError(
-            f"The 'keep' parameter of {function} cannot be {keep}: {reason}. Pass keep=False."
-        )
-    if keep:
-        memory.check(KEPT.estimate(request), limit, way_out="Pass keep=False to stream the kernel in tiles.")
-    memory.check(STREAMED.estimate(request), limit, way_out="Use bpa.plans.GraphPlan, or raise the budget.")
-    raise AssertionError("one of the checks above says what is in the way")
-
-
-def _largest(tiles: Tiles, potentials: Potentials) -> float:
-    """Largest off-diagonal entry of the plan, of a kernel that is not kept."""
-    left = (potentials.log_u - tiles.offset).to(tiles.dtype)
-    right = (potentials.log_v - tiles.offset).to(tiles.dtype)
-    top = -math.inf
-    for rows, columns, tile in tiles.upper():
-        if rows == columns:
-            tile.fill_diagonal_(-math.inf)
-        if potentials.log_u is not potentials.log_v:
-            top = max(top, float((tile + right[rows][:, None]).add_(left[columns]).max()))
-        top = max(top, float(tile.add_(left[rows][:, None]).add_(right[columns]).max()))
-    return math.exp(top)

@@ -114,7 +114,7 @@ class GraphPlan(Plan):
         cost : {"cosine", "centred-cosine", "sqeuclidean"}
             What differs between two items.
         solver : Converged or Sweeps
-            To one in a thousand, which the neighbour lists do not deserve to be bettered, or some alternating sweeps.
+            To one in a thousand (default: cutting the kernel to lists moves rows by far more), or some sweeps.
         scale : {"max"} or None
             Divide by the largest entry, or not.
         diagonal : float
@@ -180,12 +180,7 @@ class GraphPlan(Plan):
         return self._complete
 
     def rows(self, index: Index) -> Tensor:
-        """Rows of W of chosen items.
-
-        Parameters
-        ----------
-        index : sequence of int, shape (m,)
-            Positions in the fitted set.
+        """Rows of W of chosen items, as :meth:`DensePlan.rows`.
 
         Returns
         -------
@@ -194,12 +189,7 @@ class GraphPlan(Plan):
         return self._chosen(self._positions(index, "rows")).to_torch()
 
     def top_k(self, k: int) -> TopK:
-        """The ``k`` largest entries of every row, the diagonal left out.
-
-        Parameters
-        ----------
-        k : int
-            At most n − 1.
+        """The ``k`` largest entries of every row, the diagonal left out, as :meth:`DensePlan.top_k`.
 
         Returns
         -------
@@ -223,12 +213,8 @@ class GraphPlan(Plan):
 
         Parameters
         ----------
-        i : sequence of int, shape (m,)
-            Positions in the fitted set.
-        j : sequence of int, shape (p,), optional
-            The other side; every item where it is left out.
-        metric : {"euclidean", "sqeuclidean", "cosine"}
-            Distance of the rows, its square, or one minus their cosine.
+        i, j, metric
+            As in :meth:`DensePlan.distances`.
 
         Returns
         -------

@@ -83,6 +83,10 @@ class SparseRows:
             raise ArgumentError("These sparse rows say where their entries are, and have no values.")
         return self.value
 
+    def __repr__(self) -> str:
+        kind = "present" if self.value is None else str(self.value.dtype)
+        return f"SparseRows(shape={self.shape}, entries={len(self.column)}, {kind})"
+
     def lengths(self) -> Tensor:
         """Entries of each row."""
         return self.start[1:] - self.start[:-1]

@@ -15,7 +15,7 @@ from bpa.hosts.retrieval.gallery import Gallery
 from bpa.memory import MemoryEstimate
 from bpa.plans import DensePlan, GraphPlan, RowComparison
 from bpa.plans._comparison import compare_dense, finish, squared_norms, truncate
-from bpa.plans._dense import holds_numbers
+from bpa.plans._pairs import holds_numbers
 from bpa.plans._plan import Options
 from bpa.plans._sparse import SparseRows, products
 from bpa.solvers import PAPER_SWEEPS, Converged, Solver, is_exponential_safe

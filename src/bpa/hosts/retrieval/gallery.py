@@ -20,9 +20,9 @@ from bpa.hosts.retrieval._kept import KeptRows, LargestEntries, WholeRows, kept_
 from bpa.memory import format_bytes, parse_bytes
 from bpa.plans import DensePlan, RowComparison
 from bpa.plans._comparison import METRICS
-from bpa.plans._dense import holds_numbers
 from bpa.plans._files import PlanFile, write_plan
 from bpa.plans._late import Late
+from bpa.plans._pairs import holds_numbers
 from bpa.plans._plan import Options
 from bpa.solvers import Converged, Solver
 
@@ -92,8 +92,8 @@ class Gallery:
         rows : RowComparison
             With ``top`` the rows are kept sparse; otherwise all of W is kept, (m + b)² numbers.
         solver : Converged or Sweeps
-            Potentials converged to one in ten thousand, which no ranking measured told from more, or some sweeps (the
-            paper: ``Sweeps(5)``).
+            Potentials converged to one in ten thousand (default), or some sweeps (the paper: ``Sweeps(5)``). On four
+            real sets no query's average precision moved by 0.01 points between 1e-4 and 1e-6; 1e-3 moved some by 1.
         storage : torch.dtype, optional
             Type in which dense rows are kept: ``torch.bfloat16`` or ``torch.float16``.
         budget : str or int, optional

@@ -30,7 +30,7 @@ from bpa.hosts.retrieval.sources import DistanceSource, FeatureSource, SparseSou
 from bpa.memory import WORKSPACE, MemoryEstimate, check, parse_bytes
 from bpa.plans import DensePlan, RowComparison
 from bpa.plans._comparison import truncate
-from bpa.plans._dense import holds_numbers
+from bpa.plans._pairs import holds_numbers
 from bpa.plans._plan import Options
 from bpa.solvers import PAPER_SWEEPS, Solver, check_solver
 
