@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference" / "index.rst"
 PUBLIC = (
     "bpa", "bpa.cost", "bpa.data", "bpa.errors", "bpa.estimators", "bpa.hosts.clustering", "bpa.hosts.fewshot",
-    "bpa.hosts.retrieval", "bpa.kernels", "bpa.memory", "bpa.metrics", "bpa.plans", "bpa.records", "bpa.runs",
+    "bpa.hosts.retrieval", "bpa.kernels", "bpa.metrics", "bpa.plans", "bpa.records", "bpa.runs", "bpa.runs.fields",
     "bpa.solvers", "bpa.transforms",
 )  # fmt: skip
 """The modules people import from. Everything else is the house's own business."""

@@ -19,7 +19,7 @@ from bpa.kernels._weight import weigh
 from bpa.plans import DensePlan
 from bpa.plans._late import Late, distinct_items
 from bpa.plans._plan import Cost, Options
-from bpa.solvers import Solver, solver_named
+from bpa.solvers._choice import Solver, solver_named
 
 __all__ = ["BPATransformer"]
 

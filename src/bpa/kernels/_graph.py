@@ -32,7 +32,7 @@ from bpa import memory
 from bpa.kernels._large import LargeKernel
 from bpa.kernels._recipe import PlanRequest
 from bpa.kernels._rows import pair_costs
-from bpa.solvers import is_exponential_safe
+from bpa.solvers._kernel import is_exponential_safe
 
 __all__ = ["GRAPH", "GraphKernel", "csr_tensor", "neighbour_graph"]
 

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from bpa.kernels._large import LargeKernel
 from bpa.kernels._recipe import PlanRequest
-from bpa.solvers import Scalings, alternate, alternating_adjoint
+from bpa.solvers._gradients import alternating_adjoint
+from bpa.solvers._sinkhorn import Scalings, alternate
 
 __all__ = ["RANKS", "Ranks", "RanksKernel", "gathered_rows", "swept_plan"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bpa._checks import check_choice, check_reg
 from bpa.errors import ArgumentError
-from bpa.solvers import PAPER_SWEEPS, Solver, check_solver
+from bpa.solvers._choice import PAPER_SWEEPS, Solver, check_solver
 
 __all__ = ["Cost", "PlanRequest", "Recipe", "Reg", "Request"]
 

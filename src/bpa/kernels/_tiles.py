@@ -26,7 +26,7 @@ from bpa._blocks import block_rows, spans
 from bpa.kernels._large import LargeKernel
 from bpa.kernels._recipe import PlanRequest
 from bpa.kernels._rows import equal_pairs
-from bpa.solvers import is_exponential_safe
+from bpa.solvers._kernel import is_exponential_safe
 
 __all__ = [
     "KEPT",

@@ -33,7 +33,8 @@ from bpa.plans._plan import Cost, Options, Plan, PreparedSet, TopK, prepared_set
 from bpa.plans._potentials import Potentials, balanced
 from bpa.plans._search import largest
 from bpa.plans._sets import Index, as_costs, as_set, compute_dtype
-from bpa.solvers import Converged, Solver
+from bpa.solvers import Converged
+from bpa.solvers._choice import Solver
 
 __all__ = ["DensePlan"]
 

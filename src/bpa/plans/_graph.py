@@ -33,7 +33,8 @@ from bpa.plans._potentials import Potentials, balanced
 from bpa.plans._search import nearest_rows
 from bpa.plans._sets import Index, as_lists, as_set, compute_dtype
 from bpa.plans._sparse import SparseRows, products
-from bpa.solvers import Converged, Solver
+from bpa.solvers import Converged
+from bpa.solvers._choice import Solver
 
 __all__ = ["GraphPlan"]
 

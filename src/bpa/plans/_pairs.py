@@ -15,7 +15,7 @@ from bpa.kernels._table import choose_plan
 from bpa.kernels._tiles import KEPT, STREAMED, CostTiles, GramTiles, KeptKernel, StreamedKernel, Tiles
 from bpa.plans._plan import PreparedSet
 from bpa.plans._potentials import Potentials
-from bpa.solvers import is_exponential_safe
+from bpa.solvers._kernel import is_exponential_safe
 
 __all__ = ["Keep", "holds_numbers", "kernel_of", "largest_entry", "tiles_of"]
 

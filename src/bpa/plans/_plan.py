@@ -20,7 +20,7 @@ from bpa.kernels._weight import LARGE, LARGE_REG, weigh
 from bpa.plans._comparison import Metric
 from bpa.plans._potentials import Potentials
 from bpa.plans._sets import Index, as_new, compute_dtype, positions
-from bpa.solvers import Solver, check_solver
+from bpa.solvers._choice import Solver, check_solver
 
 __all__ = ["Cost", "Options", "Plan", "PreparedSet", "TopK", "prepared_set"]
 

@@ -28,7 +28,10 @@ from bpa.kernels._recipe import PlanRequest
 from bpa.plans._potentials import warn_unless_converged
 from bpa.plans._sets import compute_dtype
 from bpa.records import Convergence
-from bpa.solvers import PAPER_SWEEPS, Solver, Sweeps, check_solver, is_exponential_safe, symmetrise
+from bpa.solvers import Sweeps
+from bpa.solvers._choice import PAPER_SWEEPS, Solver, check_solver
+from bpa.solvers._kernel import is_exponential_safe
+from bpa.solvers._sinkhorn import symmetrise
 
 __all__ = ["ShardedPlan", "sharded_affinities"]
 

@@ -18,7 +18,9 @@ from bpa.plans._comparison import compare_dense, finish, squared_norms, truncate
 from bpa.plans._pairs import holds_numbers
 from bpa.plans._plan import Options
 from bpa.plans._sparse import SparseRows, products
-from bpa.solvers import PAPER_SWEEPS, Converged, Solver, is_exponential_safe
+from bpa.solvers import Converged
+from bpa.solvers._choice import PAPER_SWEEPS, Solver
+from bpa.solvers._kernel import is_exponential_safe
 
 __all__ = ["Seen", "Settings", "query_rows", "rank_each", "rank_frozen", "rank_joint"]
 

@@ -24,7 +24,8 @@ from bpa.plans._files import PlanFile, write_plan
 from bpa.plans._late import Late
 from bpa.plans._pairs import holds_numbers
 from bpa.plans._plan import Options
-from bpa.solvers import Converged, Solver
+from bpa.solvers import Converged
+from bpa.solvers._choice import Solver
 
 __all__ = ["Gallery"]
 

@@ -32,7 +32,7 @@ from bpa.plans import DensePlan, RowComparison
 from bpa.plans._comparison import truncate
 from bpa.plans._pairs import holds_numbers
 from bpa.plans._plan import Options
-from bpa.solvers import PAPER_SWEEPS, Solver, check_solver
+from bpa.solvers._choice import PAPER_SWEEPS, Solver, check_solver
 
 __all__ = ["Ranking", "estimate_rank", "rank", "rerank", "row_source"]
 
