@@ -13,9 +13,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from bpa.data import embedded_sketches
-from bpa.metrics.intervals import mean_interval, paired_difference
+from bpa.metrics import mean_interval, paired_difference
 from bpa.runs import labels, run, transforms_asked
-from bpa.runs.fields.fewshot import FewShot, FewShotTask, fewshot_ways
+from bpa.runs.fields import FewShot, FewShotTask, fewshot_ways
 
 ways = fewshot_ways(("protonet",), transforms_asked(["bpa"], reg=(0.05, 0.1, 0.2, 0.5, "auto")))
 task = FewShotTask(n_tasks=400, protocol="balanced")

@@ -17,7 +17,7 @@ import torch
 
 from bpa import BPA
 from bpa.data import embedded_sketches
-from bpa.transforms.alternatives import CentredUnitNorm
+from bpa.transforms import CentredUnitNorm
 
 sketches = embedded_sketches()
 labels = sketches.labels

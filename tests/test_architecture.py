@@ -32,7 +32,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "report": ("metrics.intervals", "runs.way", "paper"),
     "cli": ("solvers", "transforms", "data", "runs", "paper", "report"),
 }  # fmt: skip
-"""Room → what it may look at besides the foundation and itself."""
+"""Room → what it may look at besides the foundation and itself; each sees only rooms above it."""
 
 
 def modules() -> list[Path]:
@@ -86,6 +86,13 @@ def test_a_room_imports_only_what_the_table_lets_it_see(path: Path) -> None:
     allowed = may_look_at(here[0]) if here else {*FOUNDATION, "transforms", "diagnostics"}
     strangers = {".".join(target) for target in imported(path) if target and not is_within(target, allowed)}
     assert not strangers, f"{path.relative_to(SOURCE)} may not import {sorted(strangers)}"
+
+
+def test_the_table_is_one_order_without_exceptions() -> None:
+    above: list[str] = []
+    for room, sees in ROOMS.items():
+        assert {name.split(".")[0] for name in sees} <= set(above), f"{room} sees a room below it"
+        above.append(room)
 
 
 def test_every_room_of_the_house_is_in_the_table() -> None:

@@ -63,8 +63,8 @@ def main() -> None:
         rows,
         [
             f"Percent; {REPEATS} parts of {ITEMS} items (at most half of the set), the same for both weights; "
-            "k-means++ with 5 starts, 3 for the sets with 50 classes or more; paired differences with 95 % intervals "
-            "(the parts share items: read them as a guide)."
+            f"k-means++ with 5 starts, 3 for the sets with 50 classes or more; paired differences with 95 % intervals "
+            f"(the parts share items: read them as a guide).",
         ],
     )
     write_atomically(RESULTS / "auto.md", table.markdown())

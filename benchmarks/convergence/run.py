@@ -20,7 +20,8 @@ from bpa import ConvergenceWarning
 from bpa.cost import cosine_cost
 from bpa.report.table import Table
 from bpa.runs.environment import describe_environment
-from bpa.solvers import ExponentialKernel, symmetrise
+from bpa.solvers._kernel import ExponentialKernel
+from bpa.solvers._sinkhorn import symmetrise
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "convergence"
 REGS = (0.02, 0.05, 0.1, 0.25, 1.0)

@@ -27,7 +27,7 @@ from bpa.hosts.retrieval import Gallery, k_reciprocal, rank
 from bpa.metrics.retrieval import evaluate_ranking
 from bpa.plans import RowComparison
 from bpa.runs.environment import describe_environment
-from bpa.solvers import PAPER_SWEEPS
+from bpa.solvers._choice import PAPER_SWEEPS
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "retrieval"
 REG = 0.1

@@ -12,7 +12,7 @@ from torch import Tensor
 from bpa._checks import check_features, check_finite
 from bpa.errors import ShapeError
 
-__all__ = ["cosine_cost", "sqeuclidean_cost", "unit_rows"]
+__all__ = ["cosine_cost", "sqeuclidean_cost"]
 
 
 def cosine_cost(x: Tensor, y: Tensor | None = None) -> Tensor:

@@ -7,9 +7,10 @@ import torch
 
 from bpa import balanced_affinities
 from bpa.errors import ArgumentError
-from bpa.kernels import explain
+from bpa.kernels import explain, explain_plan
 from bpa.kernels._recipe import Recipe
 from bpa.kernels._table import AFFINITIES, choose, request_of
+from bpa.plans import DensePlan
 from bpa.solvers import Converged, Sweeps
 from bpa.transforms import affinities_and_convergence
 
@@ -74,7 +75,9 @@ def test_forcing_a_kernel_that_cannot_says_why(x: torch.Tensor, monkeypatch: pyt
     ):
         balanced_affinities(x, solver=Converged())
     monkeypatch.setenv("BPA_KERNEL", "fast")
-    with pytest.raises(ArgumentError, match=r"BPA_KERNEL may name fused, dense\. Got 'fast'"):
+    with pytest.raises(
+        ArgumentError, match=r"BPA_KERNEL may name fused, dense, ranks, graph, kept, streamed\. Got 'fast'"
+    ):
         balanced_affinities(x)
 
 
@@ -110,3 +113,38 @@ def test_known_labels_of_missing_items_are_not_written(x: torch.Tensor) -> None:
         assert bool((w[:, :15, :15] == 1).all())
         assert bool((w[:, 15:] == 0).all())
         assert bool((w[:, :, 15:] == 0).all())
+
+
+def test_a_plan_is_kept_where_its_numbers_may_be_and_else_streamed() -> None:
+    x = torch.randn(300, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    cases = (
+        ({}, "kept"),
+        ({"reg": 0.003}, "streamed"),
+        ({"reg": "auto"}, "kept"),
+        ({"keep": False}, "streamed"),
+        ({"budget": "60MB"}, "kept"),
+        ({"budget": "1kB"}, None),
+        ({"neighbours": 20}, "graph"),
+        ({"cost": "sqeuclidean", "reg": 1e-3}, "streamed"),
+    )
+    for options, chosen in cases:
+        told = explain_plan(x, **{"reg": 0.1, **options})
+        assert told.chosen == chosen, options
+        assert [name for name, _ in told.reasons] == ["ranks", "graph", "kept", "streamed"]
+        if chosen in ("kept", "streamed"):
+            assert DensePlan.fit(x, solver=Sweeps(1), **{"reg": 0.1, **options}).kept == (chosen == "kept")
+
+
+def test_the_environment_forces_a_plan_onto_tiles_and_leaves_other_calls_alone(
+    x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = DensePlan.fit(x[0], reg=0.1)
+    monkeypatch.setenv("BPA_KERNEL", "streamed")
+    forced = DensePlan.fit(x[0], reg=0.1)
+    assert (free.kept, forced.kept) == (True, False)
+    torch.testing.assert_close(free.affinities(), forced.affinities(), rtol=0, atol=1e-9)
+    assert explain(x).chosen == "fused"
+    with pytest.raises(
+        ArgumentError, match="BPA_KERNEL=streamed cannot take this call: the n × n numbers were asked"
+    ):
+        DensePlan.fit(x[0], reg=0.1, keep=True)

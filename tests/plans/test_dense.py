@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from bpa.errors import (
     UnknownArgumentError,
 )
 from bpa.kernels import _tiles
+from bpa.kernels._recipe import PlanRequest
 from bpa.plans import DensePlan
 from bpa.solvers import Converged, Sweeps
 
@@ -257,6 +258,8 @@ def test_what_cannot_be_done_is_said() -> None:
         DensePlan.fit(x, reg=0.1, solver="symmetric")
     with pytest.raises(ArgumentError, match=r"'keep'.*cannot be True: the logarithms of K span 200"):
         DensePlan.fit(x.float(), reg=0.01, keep=True)
+    with pytest.raises(ArgumentError, match=r"'keep'.*must be True, False, None"):
+        DensePlan.fit(x, reg=0.1, keep="yes")
     plan = DensePlan.fit(x, reg=0.1)
     with pytest.raises(ArgumentError, match="at most n − 1 = 19"):
         plan.top_k(20)
@@ -385,16 +388,16 @@ def _estimate_of(plan: DensePlan, side: int) -> int:
 
 
 def test_the_two_kernels_say_why_not() -> None:
-    request = SimpleNamespace(n=20000, d=8, dtype=torch.float32, spread=20.0, keep=None, budget=None)
+    request = PlanRequest(20000, 8, torch.float32, 20.0)
     assert "2 GB" not in str(_tiles.KEPT.why_not(request))
     assert "are allowed" in _tiles.KEPT.why_not(request)
     assert _tiles.STREAMED.why_not(request) is None
-    small = SimpleNamespace(**{**vars(request), "n": 100})
+    small = replace(request, n=100)
     assert _tiles.KEPT.why_not(small) is None
-    assert "leave torch.float32" in _tiles.KEPT.why_not(SimpleNamespace(**{**vars(small), "spread": 200.0}))
-    assert "keep=False" in _tiles.KEPT.why_not(SimpleNamespace(**{**vars(small), "keep": False}))
-    assert "asked for" in _tiles.STREAMED.why_not(SimpleNamespace(**{**vars(small), "keep": True}))
-    assert "even tiles need" in _tiles.STREAMED.why_not(SimpleNamespace(**{**vars(small), "budget": 1000}))
+    assert "leave torch.float32" in _tiles.KEPT.why_not(replace(small, spread=200.0))
+    assert "keep=False" in _tiles.KEPT.why_not(replace(small, keep=False))
+    assert "asked for" in _tiles.STREAMED.why_not(replace(small, keep=True))
+    assert "even tiles need" in _tiles.STREAMED.why_not(replace(small, budget=1000))
 
 
 def test_it_says_what_it_is_in_one_line() -> None:

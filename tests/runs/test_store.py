@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bpa.errors import DTypeError, FileError
-from bpa.records import RunPlan, RunRecord, plain
-from bpa.records.runs import canonical_json
+from bpa.records import RunPlan, RunRecord
+from bpa.records.runs import canonical_json, plain
 from bpa.runs import store as store_module
 from bpa.runs.store import RunStore, write_atomically
 
@@ -244,7 +244,8 @@ def test_journals_of_similar_names_are_different_files(tmp_path: Path) -> None:
 JOB = """
 import sys, time
 from bpa.runs.store import RunStore
-from bpa.records import RunPlan, RunRecord, plain
+from bpa.records import RunPlan, RunRecord
+from bpa.records.runs import plain
 from bpa.records.runs import canonical_json
 store = RunStore(sys.argv[1])
 for seed in range(4):

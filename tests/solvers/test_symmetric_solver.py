@@ -7,7 +7,9 @@ import torch
 
 from bpa import ConvergenceWarning, balance
 from bpa.cost import cosine_cost
-from bpa.solvers import Converged, ExponentialKernel, LogKernel, alternate, make_kernel, symmetrise
+from bpa.solvers import Converged
+from bpa.solvers._kernel import ExponentialKernel, LogKernel, make_kernel
+from bpa.solvers._sinkhorn import alternate, symmetrise
 
 KINDS = ("classes", "pairs", "many classes", "zipf", "outliers", "centred")
 

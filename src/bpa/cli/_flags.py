@@ -24,7 +24,7 @@ from bpa.report.claims import claims_table
 from bpa.report.table import Table
 from bpa.runs.store import RunStore
 from bpa.runs.way import Way, refuse_unheard
-from bpa.solvers import Solver, solver_named
+from bpa.solvers._choice import Solver, solver_named
 from bpa.transforms.names import PUBLISHED_REG, TRANSFORMS, Reg
 
 # ---------------------------------------------------------------------- reading values

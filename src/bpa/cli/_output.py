@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bpa.records import RunRecord, plain
+from bpa.records import RunRecord
+from bpa.records.runs import plain
 from bpa.report.table import Table
 from bpa.transforms.choosing import choose_reg
 from bpa.transforms.names import Reg

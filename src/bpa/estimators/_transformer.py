@@ -19,13 +19,13 @@ from bpa.kernels._weight import weigh
 from bpa.plans import DensePlan
 from bpa.plans._late import Late, distinct_items
 from bpa.plans._plan import Cost, Options
-from bpa.solvers import Solver, solver_named
+from bpa.solvers._choice import Solver, solver_named
 
 __all__ = ["BPATransformer"]
 
 _METRICS = ("cosine", "centred-cosine", "sqeuclidean", "precomputed")
-_BLOCK_NUMBERS = 1 << 23
-"""Affinities of new items made at a time."""
+_BLOCK_NUMBERS = 1 << 18
+"""Affinities of new items made at a time: 2 MB, which stay in the cache from their costs to the answer."""
 
 
 @explains(**REG_WORDS, **SOLVER_WORDS)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from bpa.kernels._table import Explanation, explain
+from bpa.kernels._table import Explanation, explain, explain_plan
 
-__all__ = ["Explanation", "explain"]
+__all__ = ["Explanation", "explain", "explain_plan"]

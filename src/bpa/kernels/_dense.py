@@ -28,7 +28,8 @@ from bpa.kernels._recipe import Recipe, Request
 from bpa.kernels._standardise import standardise
 from bpa.kernels._weight import FACTS, Weight, centred_cosines, centred_cosines_of_cost, weigh
 from bpa.records import Balance, Convergence
-from bpa.solvers import Converged, KernelFacts, solve
+from bpa.solvers import Converged
+from bpa.solvers._plan import KernelFacts, solve
 
 __all__ = ["Dense", "balance_costs", "cosine_bounds", "forbidden_pairs", "own_pairs"]
 

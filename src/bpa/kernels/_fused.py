@@ -27,16 +27,10 @@ from bpa.cost import unit_rows
 from bpa.kernels._dense import cosine_bounds
 from bpa.kernels._recipe import Recipe, Request
 from bpa.records import Convergence
-from bpa.solvers import (
-    KernelFacts,
-    ScaledPlan,
-    Scalings,
-    Sweeps,
-    alternate,
-    alternating_adjoint,
-    move_batch_first,
-    refuse_second_derivative,
-)
+from bpa.solvers import Sweeps
+from bpa.solvers._gradients import ScaledPlan, alternating_adjoint
+from bpa.solvers._plan import KernelFacts, move_batch_first, refuse_second_derivative
+from bpa.solvers._sinkhorn import Scalings, alternate
 
 __all__ = ["Fused"]
 

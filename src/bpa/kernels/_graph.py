@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,8 +30,9 @@ from torch import Tensor
 
 from bpa import memory
 from bpa.kernels._large import LargeKernel
+from bpa.kernels._recipe import PlanRequest
 from bpa.kernels._rows import pair_costs
-from bpa.solvers import is_exponential_safe
+from bpa.solvers._kernel import is_exponential_safe
 
 __all__ = ["GRAPH", "GraphKernel", "csr_tensor", "neighbour_graph"]
 
@@ -171,15 +171,11 @@ def csr_tensor(crow: Tensor, col: Tensor, values: Tensor, shape: tuple[int, int]
 
 
 class _Graph:
-    """Entry of :class:`GraphKernel`.
-
-    Reads of a request: ``n``, ``d``, ``dtype``; ``neighbours``, entries of a list, or None where all pairs were asked
-    for; ``budget``, bytes beyond the input, or None.
-    """
+    """Entry of :class:`GraphKernel`."""
 
     name = "graph"
 
-    def why_not(self, request: Any) -> str | None:
+    def why_not(self, request: PlanRequest) -> str | None:
         """None where a neighbour graph was asked for and fits, else the reason."""
         if request.neighbours is None:
             return "all pairs were asked for, not those of a neighbour graph"

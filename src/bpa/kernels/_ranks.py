@@ -20,7 +20,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bpa.kernels._large import LargeKernel
-from bpa.solvers import Scalings, alternate, alternating_adjoint
+from bpa.kernels._recipe import PlanRequest
+from bpa.solvers._gradients import alternating_adjoint
+from bpa.solvers._sinkhorn import Scalings, alternate
 
 __all__ = ["RANKS", "Ranks", "RanksKernel", "gathered_rows", "swept_plan"]
 
@@ -175,13 +177,13 @@ class _RanksScaling:
 
 
 class _RanksEntry:
-    """Entry of :class:`RanksKernel`; reads ``group`` of a request, true where the set is shared by processes."""
+    """Entry of :class:`RanksKernel`."""
 
     name = "ranks"
 
-    def why_not(self, request: Any) -> str | None:
+    def why_not(self, request: PlanRequest) -> str | None:
         """None where a process group shares the set, else the reason."""
-        if not request.group:
+        if not request.is_shared:
             return "the set is not shared by processes"
         if not (dist.is_available() and dist.is_initialized()):
             return "there is no process group: call torch.distributed.init_process_group, or torchrun"

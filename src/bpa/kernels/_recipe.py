@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from bpa._checks import check_choice, check_reg
 from bpa.errors import ArgumentError
-from bpa.solvers import PAPER_SWEEPS, Solver, check_solver
+from bpa.solvers._choice import PAPER_SWEEPS, Solver, check_solver
 
-__all__ = ["Cost", "Recipe", "Reg", "Request"]
+__all__ = ["Cost", "PlanRequest", "Recipe", "Reg", "Request"]
 
 Cost = Literal["cosine", "sqeuclidean", "precomputed"] | Callable[[Tensor], Tensor]
 Reg = float | Literal["auto"]
@@ -88,3 +89,36 @@ class Request:
     mask: Tensor | None = None
     labels: Tensor | None = None
     wants_convergence: bool = False
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """One set that is balanced once and asked later, as representations of its kernel look at it.
+
+    Parameters
+    ----------
+    n, d : int
+        Items and dimension.
+    dtype : torch.dtype
+        Type to compute in.
+    spread : float
+        How far the logarithms of K are apart, at most.
+    keep : bool or torch.dtype or None
+        True (or a type) where the n × n numbers were asked for, False where they were refused, None where either is
+        right.
+    neighbours : int or None
+        Entries of a neighbour list; None where all pairs were asked for.
+    is_shared : bool
+        Whether several processes share the set.
+    budget : int or None
+        Bytes beyond the input.
+    """
+
+    n: int
+    d: int
+    dtype: torch.dtype
+    spread: float = 0.0
+    keep: bool | torch.dtype | None = None
+    neighbours: int | None = None
+    is_shared: bool = False
+    budget: int | None = None

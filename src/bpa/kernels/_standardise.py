@@ -42,7 +42,8 @@ from bpa.kernels._weight import (
     weigh,
     with_diagonal,
 )
-from bpa.solvers import Sweeps, solve
+from bpa.solvers import Sweeps
+from bpa.solvers._plan import solve
 
 __all__ = ["AutoReg", "standardise", "standardise_rows"]
 

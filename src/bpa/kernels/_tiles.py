@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,8 +24,9 @@ from torch import Tensor
 from bpa import memory
 from bpa._blocks import block_rows, spans
 from bpa.kernels._large import LargeKernel
+from bpa.kernels._recipe import PlanRequest
 from bpa.kernels._rows import equal_pairs
-from bpa.solvers import is_exponential_safe
+from bpa.solvers._kernel import is_exponential_safe
 
 __all__ = [
     "KEPT",
@@ -337,17 +337,15 @@ def mirror(tile: Tensor) -> None:
 
 
 class _Kept:
-    """Entry of :class:`KeptKernel`.
-
-    Reads of a request: ``n``, ``d``, ``dtype``; ``spread``, a bound on how far the logarithms of K lie apart; ``keep``,
-    True (or a type) where the n × n numbers were asked for, False where they were refused, None where either is right;
-    ``budget``, bytes beyond the input, or None.
-    """
+    """Entry of :class:`KeptKernel`."""
 
     name = "kept"
 
-    def why_not(self, request: Any) -> str | None:
+    def why_not(self, request: PlanRequest) -> str | None:
         """None where n × n numbers may be held, else the reason."""
+        elsewhere = _asked_elsewhere(request)
+        if elsewhere is not None:
+            return elsewhere
         if request.keep is False:
             return "keep=False asks for tiles"
         if not is_exponential_safe(request.spread, request.dtype):
@@ -359,18 +357,21 @@ class _Kept:
             return f"its n × n numbers need {memory.format_bytes(held)}, and {memory.format_bytes(room)} are allowed"
         return None
 
-    def estimate(self, request: Any) -> memory.MemoryEstimate:
+    def estimate(self, request: PlanRequest) -> memory.MemoryEstimate:
         """What it would hold, beyond the input."""
         return _estimate(request, keep=True)
 
 
 class _Streamed:
-    """Entry of :class:`StreamedKernel`; reads ``n``, ``d``, ``dtype``, ``keep`` and ``budget`` of a request."""
+    """Entry of :class:`StreamedKernel`."""
 
     name = "streamed"
 
-    def why_not(self, request: Any) -> str | None:
+    def why_not(self, request: PlanRequest) -> str | None:
         """None where one tile may be held, else the reason."""
+        elsewhere = _asked_elsewhere(request)
+        if elsewhere is not None:
+            return elsewhere
         if request.keep:
             return "the n × n numbers were asked for"
         needed = self.estimate(request).total
@@ -379,12 +380,19 @@ class _Streamed:
             return f"even tiles need {memory.format_bytes(needed)}, and {allowed} are allowed"
         return None
 
-    def estimate(self, request: Any) -> memory.MemoryEstimate:
+    def estimate(self, request: PlanRequest) -> memory.MemoryEstimate:
         """What it would hold, beyond the input."""
         return _estimate(request, keep=False)
 
 
-def _estimate(request: Any, *, keep: bool) -> memory.MemoryEstimate:
+def _asked_elsewhere(request: PlanRequest) -> str | None:
+    """Why tiles of all pairs are not what was asked for."""
+    if request.neighbours is not None:
+        return "a neighbour graph was asked for, not all pairs"
+    return "several processes share the set" if request.is_shared else None
+
+
+def _estimate(request: PlanRequest, *, keep: bool) -> memory.MemoryEstimate:
     return memory.estimate_lazy(
         request.n, request.d, dtype=request.dtype, block=tile_side(request.n), keep=keep
     )

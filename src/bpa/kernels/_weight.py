@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bpa._checks import check_finite, is_tracing
 from bpa.cost import unit_rows
-from bpa.solvers import KernelFacts
+from bpa.solvers._plan import KernelFacts
 
 __all__ = [
     "FACTS", "LARGE", "LARGE_REG", "LEAST_REG", "MOST_REG", "SHARE", "SMALL", "Weight", "centred_cosines",

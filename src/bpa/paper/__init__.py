@@ -19,7 +19,8 @@ import numpy as np
 
 from bpa.errors import ArgumentError
 from bpa.metrics.intervals import Interval, mean_interval, paired_difference
-from bpa.records import RunRecord, plain
+from bpa.records import RunRecord
+from bpa.records.runs import plain
 from bpa.runs.way import Way
 
 __all__ = ["Claim", "Comparison", "check", "claims", "compare", "sets"]

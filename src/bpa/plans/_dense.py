@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -25,43 +24,21 @@ from bpa._blocks import block_rows, spans
 from bpa._checks import check_choice
 from bpa._words import REG_WORDS, SOLVER_WORDS, explains
 from bpa.errors import ArgumentError
-from bpa.kernels._large import LargeKernel
-from bpa.kernels._tiles import (
-    KEPT,
-    STREAMED,
-    CostTiles,
-    GramTiles,
-    KeptKernel,
-    StreamedKernel,
-    Tiles,
-    mirror,
-    tile_side,
-)
+from bpa.kernels._tiles import KeptKernel, Tiles, mirror, tile_side
 from bpa.plans._comparison import METRICS, Metric, finish
 from bpa.plans._files import PlanFile, write_plan
 from bpa.plans._late import Late
+from bpa.plans._pairs import Keep, holds_numbers, kernel_of, largest_entry, tiles_of
 from bpa.plans._plan import Cost, Options, Plan, PreparedSet, TopK, prepared_set
 from bpa.plans._potentials import Potentials, balanced
 from bpa.plans._search import largest
 from bpa.plans._sets import Index, as_costs, as_set, compute_dtype
-from bpa.solvers import Converged, Solver, is_exponential_safe
+from bpa.solvers import Converged
+from bpa.solvers._choice import Solver
 
-__all__ = ["DensePlan", "holds_numbers"]
+__all__ = ["DensePlan"]
 
 _CONVERGED = Converged()
-Keep = bool | torch.dtype | None
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What the kept and the streamed kernel are asked to take."""
-
-    n: int
-    d: int
-    dtype: torch.dtype
-    spread: float
-    keep: Keep
-    budget: int | None
 
 
 class DensePlan(Plan):
@@ -110,7 +87,7 @@ class DensePlan(Plan):
         matrix: Tensor | None = None,
     ) -> None:
         super().__init__(prepared, potentials, scale=scale, diagonal=diagonal)
-        self._tiles = _tiles_of(prepared) if tiles is None else tiles
+        self._tiles = tiles_of(prepared) if tiles is None else tiles
         self._matrix = matrix
         dtype, offset = self.features.dtype, self._tiles.offset
         self._log_left = (self.log_u - offset - math.log(scale)).to(dtype)
@@ -190,9 +167,8 @@ class DensePlan(Plan):
         if options.cost != "precomputed":
             return cls._balanced(prepared_set(x, options), options, keep, budget)
         costs = as_costs(x.to(compute_dtype(x)), function=options.function)
-        return cls._balanced(
-            PreparedSet(costs, None, options.cost, float(options.reg)), options, keep, budget
-        )
+        given = PreparedSet(costs, None, options.cost, float(options.reg))
+        return cls._balanced(given, options, keep, budget)
 
     @classmethod
     def _balanced(
@@ -203,14 +179,14 @@ class DensePlan(Plan):
         budget: str | int | None,
         start: Tensor | None = None,
     ) -> DensePlan:
-        tiles = _tiles_of(prepared)
-        kernel = _kernel_of(tiles, prepared.rows.shape[1], keep, budget, options.function)
+        tiles = tiles_of(prepared)
+        kernel = kernel_of(tiles, prepared.rows.shape[1], keep, budget, options.function)
         found = balanced(kernel, options.solver, tiles.dtype, function=options.function, start=start)
         stretch, diagonal = options.scale == "max" and tiles.n > 1, options.diagonal
         if isinstance(kernel, KeptKernel):
             matrix, scale = kernel.to_affinities(found.log_u, found.log_v, stretch=stretch, diagonal=diagonal)
             return cls(prepared, found, scale=scale, diagonal=diagonal, tiles=tiles, matrix=matrix)
-        scale = _largest(tiles, found) if stretch else 1.0
+        scale = largest_entry(tiles, found) if stretch else 1.0
         return cls(prepared, found, scale=scale, diagonal=diagonal, tiles=tiles)
 
     def add(self, x_new: Tensor | np.ndarray, *, solver: Solver = _CONVERGED) -> DensePlan:
@@ -232,13 +208,12 @@ class DensePlan(Plan):
             raise ArgumentError("DensePlan.add needs features; fit the grown set's costs again.")
         scale: Literal["max"] | None = None if self.scale == 1 else "max"
         options = Options("DensePlan.add", self.reg, self.cost, solver, scale, self.diagonal)
-        new = self._prepared(x_new, "add")
-        late = [self._met(part, recognise=False).potentials() for part in torch.split(new, 1024)]
+        new = self.prepared(x_new, function="DensePlan.add")
+        late = [self.met(part, recognise=False).potentials() for part in torch.split(new, 1024)]
         start = torch.cat([self.log_v, *late]) if isinstance(solver, Converged) else None
         grown = PreparedSet(torch.cat([self.features, new]), self.preparation, self.cost, self.reg)
-        return self._balanced(
-            grown, options, None if self._matrix is None else self._matrix.dtype, None, start
-        )
+        held = self._matrix if holds_numbers(self.reg, self.cost, self.features.dtype) else None
+        return self._balanced(grown, options, None if held is None else held.dtype, None, start)
 
     def lean(self) -> DensePlan:
         """The same plan without W, which is rebuilt when asked for."""
@@ -274,15 +249,13 @@ class DensePlan(Plan):
             return self._matrix.to(self._matrix.dtype if dtype is None else dtype)
         out = torch.empty(self.n, self.n, dtype=dtype or self.features.dtype, device=self.features.device)
         for rows, columns, tile in self._tiles.upper():
-            if not self.is_symmetric:
-                out[columns, rows] = self._to_w(tile.T.clone(), columns, rows)
-            out[rows, columns] = self._to_w(tile, rows, columns)
-            if self.is_symmetric:
-                if rows == columns:
-                    mirror(tile)
-                    out[rows, columns] = tile
-                else:
-                    out[columns, rows] = tile.T
+            below = tile.T if self.is_symmetric else self._to_w(tile.T.clone(), columns, rows)
+            self._to_w(tile, rows, columns)
+            if rows != columns:
+                out[columns, rows] = below
+            elif self.is_symmetric:
+                mirror(tile)
+            out[rows, columns] = tile
         return out.fill_diagonal_(self.diagonal)
 
     def rows(self, index: Index) -> Tensor:
@@ -322,9 +295,11 @@ class DensePlan(Plan):
         values = self.features.new_empty(self.n, k)
         indices = torch.empty(self.n, k, dtype=torch.int64, device=self.features.device)
         for span in spans(self.n, block_rows(self.n, self.features.element_size())):
-            rows = self.rows(torch.arange(span.start, span.stop))
-            rows.diagonal(offset=span.start).fill_(-1.0)  # below every entry
-            values[span], indices[span] = largest(rows, k)
+            item = torch.arange(span.start, span.stop, device=self.features.device)
+            rows = self.rows(item) if self._matrix is None else self._matrix[span].to(values.dtype)
+            value, index = largest(rows, k + 1)  # one more, as the item itself may be among them
+            others = torch.sort(index == item[:, None], dim=1, stable=True).indices[:, :k]
+            values[span], indices[span] = value.gather(1, others), index.gather(1, others)
         return TopK(values, indices)
 
     def distances(self, i: Index, j: Index | None = None, *, metric: Metric = "euclidean") -> Tensor:
@@ -351,7 +326,7 @@ class DensePlan(Plan):
         """
         check_choice(metric, METRICS, argument="metric", function="DensePlan.distances")
         left = self._positions(i, "distances")
-        right = torch.arange(self.n) if j is None else self._positions(j, "distances")
+        right = torch.arange(self.n, device=left.device) if j is None else self._positions(j, "distances")
         same = torch.equal(left, right)
         out = self.features.new_zeros(len(left), len(right))
         left_squared, right_squared = out.new_zeros(len(left)), out.new_zeros(len(right))
@@ -380,10 +355,10 @@ class DensePlan(Plan):
         Tensor, shape (m, n)
             Entry (q, j) is exp(f_q + log v_j − c_qj/reg) / scale with f_q such that the row of the plan sums to one.
         """
-        new = self._prepared(x_new, "transform")
+        new = self.prepared(x_new, function="DensePlan.transform")
         out = self.features.new_empty(len(new), self.n)
         for rows in spans(len(new), self._tiles.side**2 // self.n):
-            out[rows] = self._met(new[rows], recognise=recognise).rows()
+            out[rows] = self.met(new[rows], recognise=recognise).rows()
         return out
 
     def late(self, x_new: Tensor | np.ndarray, *, recognise: bool = True) -> Late:
@@ -398,7 +373,7 @@ class DensePlan(Plan):
         -------
         Late
         """
-        return self._met(self._prepared(x_new, "late"), recognise=recognise)
+        return self.met(self.prepared(x_new, function="DensePlan.late"), recognise=recognise)
 
     def save(self, path: str | Path) -> None:
         """Write features and potentials to a file that needs no pickle; :func:`load_plan` reads it. W is not written.
@@ -416,8 +391,8 @@ class DensePlan(Plan):
         prepared, potentials, scale, diagonal = file.balanced_set()
         return cls(prepared, potentials, scale=scale, diagonal=diagonal)
 
-    def _met(self, new: Tensor, *, recognise: bool) -> Late:
-        """Prepared new items before the fitted ones."""
+    def met(self, new: Tensor, *, recognise: bool) -> Late:
+        """:meth:`late` for items that are prepared already."""
         entries = self._tiles.against(new)
         nobody = torch.zeros(0, dtype=torch.int64, device=new.device)
         known = self._tiles.same_items(new, entries) if recognise else (nobody, nobody)
@@ -435,45 +410,3 @@ class DensePlan(Plan):
     def _to_w(self, tile: Tensor, rows: slice | Tensor, columns: slice) -> Tensor:
         """Turn a tile of the kernel's logarithms into one of W in place; the diagonal is not set."""
         return tile.add_(self._log_left[rows][:, None]).add_(self._log_right[columns]).exp_()
-
-
-def holds_numbers(reg: float | Literal["auto"], cost: str, dtype: torch.dtype) -> bool:
-    """Whether the numbers of K can be held whatever the features are: cosines span 2 / reg, distances anything."""
-    return cost != "sqeuclidean" and (reg == "auto" or is_exponential_safe(2 / reg, dtype))
-
-
-def _tiles_of(prepared: PreparedSet) -> Tiles:
-    if prepared.preparation is None:
-        return CostTiles(prepared.rows, prepared.reg)
-    return GramTiles(prepared.rows, prepared.cost, prepared.reg)
-
-
-def _kernel_of(tiles: Tiles, d: int, keep: Keep, budget: str | int | None, function: str) -> LargeKernel:
-    """The kept kernel where it is allowed, else the streamed one, or the reason why neither is."""
-    limit = None if budget is None else memory.parse_bytes(budget)
-    request = _Request(tiles.n, d, tiles.dtype, tiles.spread, keep, limit)
-    reason = KEPT.why_not(request)
-    if reason is None:
-        return KeptKernel(tiles, keep if isinstance(keep, torch.dtype) else None)
-    if keep and not tiles.is_exponential_safe():
-        raise ArgumentError(
-            f"The 'keep' parameter of {function} cannot be {keep}: {reason}. Pass keep=False."
-        )
-    if keep:
-        memory.check(KEPT.estimate(request), limit, way_out="Pass keep=False to stream the kernel in tiles.")
-    memory.check(STREAMED.estimate(request), limit, way_out="Use bpa.plans.GraphPlan, or raise the budget.")
-    return StreamedKernel(tiles)
-
-
-def _largest(tiles: Tiles, potentials: Potentials) -> float:
-    """Largest off-diagonal entry of the plan, of a kernel that is not kept."""
-    left = (potentials.log_u - tiles.offset).to(tiles.dtype)
-    right = (potentials.log_v - tiles.offset).to(tiles.dtype)
-    top = -math.inf
-    for rows, columns, tile in tiles.upper():
-        if rows == columns:
-            tile.fill_diagonal_(-math.inf)
-        if potentials.log_u is not potentials.log_v:
-            top = max(top, float((tile + right[rows][:, None]).add_(left[columns]).max()))
-        top = max(top, float(tile.add_(left[rows][:, None]).add_(right[columns]).max()))
-    return math.exp(top)

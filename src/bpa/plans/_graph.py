@@ -33,7 +33,8 @@ from bpa.plans._potentials import Potentials, balanced
 from bpa.plans._search import nearest_rows
 from bpa.plans._sets import Index, as_lists, as_set, compute_dtype
 from bpa.plans._sparse import SparseRows, products
-from bpa.solvers import Converged, Solver
+from bpa.solvers import Converged
+from bpa.solvers._choice import Solver
 
 __all__ = ["GraphPlan"]
 
@@ -114,7 +115,7 @@ class GraphPlan(Plan):
         cost : {"cosine", "centred-cosine", "sqeuclidean"}
             What differs between two items.
         solver : Converged or Sweeps
-            To one in a thousand, which the neighbour lists do not deserve to be bettered, or some alternating sweeps.
+            To one in a thousand (default: cutting the kernel to lists moves rows by far more), or some sweeps.
         scale : {"max"} or None
             Divide by the largest entry, or not.
         diagonal : float
@@ -180,12 +181,7 @@ class GraphPlan(Plan):
         return self._complete
 
     def rows(self, index: Index) -> Tensor:
-        """Rows of W of chosen items.
-
-        Parameters
-        ----------
-        index : sequence of int, shape (m,)
-            Positions in the fitted set.
+        """Rows of W of chosen items, as :meth:`DensePlan.rows`.
 
         Returns
         -------
@@ -194,12 +190,7 @@ class GraphPlan(Plan):
         return self._chosen(self._positions(index, "rows")).to_torch()
 
     def top_k(self, k: int) -> TopK:
-        """The ``k`` largest entries of every row, the diagonal left out.
-
-        Parameters
-        ----------
-        k : int
-            At most n − 1.
+        """The ``k`` largest entries of every row, the diagonal left out, as :meth:`DensePlan.top_k`.
 
         Returns
         -------
@@ -223,12 +214,8 @@ class GraphPlan(Plan):
 
         Parameters
         ----------
-        i : sequence of int, shape (m,)
-            Positions in the fitted set.
-        j : sequence of int, shape (p,), optional
-            The other side; every item where it is left out.
-        metric : {"euclidean", "sqeuclidean", "cosine"}
-            Distance of the rows, its square, or one minus their cosine.
+        i, j, metric
+            As in :meth:`DensePlan.distances`.
 
         Returns
         -------
@@ -241,7 +228,8 @@ class GraphPlan(Plan):
         everybody = torch.arange(self.n, device=left.device)
         right = everybody if j is None else self._positions(j, "distances")
         a, b = self._chosen(left), self.whole() if j is None else self._chosen(right)
-        columns, b_squared = b.transpose(), b.squared_norms()
+        columns = b if j is None and self.is_symmetric else b.transpose()
+        b_squared = b.squared_norms()
         out = b.values.new_empty(len(left), len(right))
         for rows in spans(len(left), block_rows(max(1, len(right)), b.values.element_size())):
             part = a.slice(rows.start, rows.stop)
@@ -272,7 +260,7 @@ class GraphPlan(Plan):
             Entry (q, j) is exp(f_q + log v_j − c_qj/reg) / scale on the list, f_q such that the row of the plan sums
             to one.
         """
-        new = self._prepared(x_new, "transform")
+        new = self.prepared(x_new, function="GraphPlan.transform")
         indices = self._lists_of(new, neighbours)
         row = torch.arange(len(new), device=indices.device)[:, None].expand_as(indices)
         costs = pair_costs(new, row.flatten(), self.features, indices.flatten(), self.cost).view(

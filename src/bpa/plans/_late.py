@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from bpa._blocks import spans
+from bpa.errors import ArgumentError
 from bpa.kernels._rows import Preparation
 from bpa.kernels._tiles import CostTiles, GramTiles, Tiles
 
@@ -47,6 +48,8 @@ class Late:
         −c_qj/reg + q_j, each row up to a constant of its own; with the cosine costs, cosines over ``reg``.
     known : (row, item)
         Which of them are fitted items, as pairs of positions.
+    tiles, log_u, log_v, scale, diagonal
+        Of the plan.
     """
 
     new: Tensor
@@ -82,8 +85,11 @@ class Late:
         return self.tiles.offset_of(self.new) - torch.logsumexp(offered, dim=1)
 
     def exchanged(self, other: Late) -> Tensor:
-        """Entries of W between these and other late items of the same set of features, shape (m, m')."""
-        assert isinstance(self.tiles, GramTiles)  # noqa: S101 - given costs do not say what late items cost one another
+        """Entries of W between these and other late items, shape (m, m')."""
+        if not isinstance(self.tiles, GramTiles):
+            raise ArgumentError(
+                "Given costs do not say what late items cost one another; fit the plan on features."
+            )
         logits = self.tiles.product(self.new, other.new).double()
         logits += (self.potentials() - self.tiles.offset_of(self.new))[:, None]
         logits += other.potentials() - self.tiles.offset_of(other.new)

@@ -20,7 +20,7 @@ from bpa.kernels._weight import LARGE, LARGE_REG, weigh
 from bpa.plans._comparison import Metric
 from bpa.plans._potentials import Potentials
 from bpa.plans._sets import Index, as_new, compute_dtype, positions
-from bpa.solvers import Solver, check_solver
+from bpa.solvers._choice import Solver, check_solver
 
 __all__ = ["Cost", "Options", "Plan", "PreparedSet", "TopK", "prepared_set"]
 
@@ -185,6 +185,13 @@ class Plan(ABC):
         for span in spans(self.n, rows):
             yield span, self.rows(torch.arange(span.start, span.stop))
 
+    def prepared(self, x_new: Tensor | np.ndarray, *, function: str, argument: str = "x_new") -> Tensor:
+        """Check new items, in the name of the door they came through, and prepare them as the fitted ones were."""
+        new = as_new(x_new, self.features.shape[1], argument=argument, function=function)
+        if self.preparation is None:
+            return new.to(self.features.dtype)
+        return self.preparation.rows(new, self.features.dtype)
+
     def __repr__(self) -> str:
         n, d = self.features.shape
         error = float(self.convergence.marginal_error)
@@ -205,11 +212,3 @@ class Plan(ABC):
             raise ArgumentError(
                 f"The 'k' parameter of {function} must be at most n − 1 = {self.n - 1}. Got {k}."
             )
-
-    def _prepared(self, x_new: Tensor | np.ndarray, method: str) -> Tensor:
-        """New items as the fitted ones were prepared."""
-        function = f"{type(self).__name__}.{method}"
-        new = as_new(x_new, self.features.shape[1], argument="x_new", function=function)
-        if self.preparation is None:
-            return new.to(self.features.dtype)
-        return self.preparation.rows(new, self.features.dtype)

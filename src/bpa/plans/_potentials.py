@@ -13,7 +13,9 @@ from torch import Tensor
 from bpa.errors import ConvergenceWarning
 from bpa.kernels._large import LargeKernel
 from bpa.records import Convergence
-from bpa.solvers import Solver, Sweeps, alternate, symmetrise
+from bpa.solvers import Sweeps
+from bpa.solvers._choice import Solver
+from bpa.solvers._sinkhorn import alternate, symmetrise
 
 __all__ = ["Potentials", "balanced", "warn_unless_converged"]
 

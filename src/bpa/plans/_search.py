@@ -22,8 +22,8 @@ __all__ = [
 
 Own = Literal["excluded", "first", "as found"]
 """What becomes of an item in its own list: left out, put in front, or listed where its cost puts it."""
-_GROUP = 16
-"""Entries of which only the extreme one is looked at first."""
+_LEAST_GROUP = 6
+"""Entries of which only the extreme one is looked at first; below this many a plain selection is as fast."""
 
 
 class Neighbours(NamedTuple):
@@ -97,7 +97,7 @@ def nearest_rows(asking: Tensor, rows: Tensor, k: int, cost: str, *, own: Own = 
     """The ``k`` nearest of prepared ``rows`` (n, d) to each of ``asking`` (m, d); ``own`` where both are one set."""
     is_cosine = cost != "sqeuclidean"
     squared = None if is_cosine else _squared(rows)
-    buffer = rows.new_empty(block_rows(len(rows), rows.element_size()) * len(rows))
+    buffer = rows.new_empty(min(len(asking), block_rows(len(rows), rows.element_size())) * len(rows))
 
     def block_of(span: slice) -> Tensor:
         """Costs up to the asking item's own constant, which does not change its order."""
@@ -192,12 +192,14 @@ def _extreme(values: Tensor, k: int, *, largest: bool) -> tuple[Tensor, Tensor]:
     pool = values if among is None else values.gather(1, among)
     found, place = torch.topk(pool, wanted, dim=1, largest=largest, sorted=True)
     index = place if among is None else among.gather(1, place)
+    unsorted = (found[:, 1:] == found[:, :-1]).any(dim=1).nonzero()[:, 0]  # equal entries are in no order yet
     if k < width:
         open_rows = (found[:, k] == found[:, k - 1]).nonzero()[:, 0]
-        found, index = found[:, :k], index[:, :k].contiguous()
+        found, index = found[:, :k].contiguous(), index[:, :k].contiguous()
         for part in torch.split(open_rows, max(1, len(values) // 8)):
             index[part] = _first_of_equals(values[part], found[part, -1:], k, largest=largest)
-    index, found = sorted_lists(index, values.gather(1, index), largest=largest)
+            found[part] = values[part].gather(1, index[part])
+    index[unsorted], found[unsorted] = sorted_lists(index[unsorted], found[unsorted], largest=largest)
     return found, index
 
 
@@ -206,11 +208,12 @@ def _promising(values: Tensor, k: int, *, largest: bool) -> Tensor | None:
 
     They lie in the k groups of columns with the most extreme entries, so that most columns are looked at once only.
     """
-    n_groups = values.shape[1] // _GROUP
-    if n_groups < 4 * k:
+    size = int((values.shape[1] / k) ** 0.5)  # as many groups as entries of the chosen ones
+    if size < _LEAST_GROUP:
         return None
-    whole = n_groups * _GROUP
-    grouped = values[:, :whole].reshape(len(values), _GROUP, n_groups)
+    n_groups = values.shape[1] // size
+    whole = n_groups * size
+    grouped = values[:, :whole].reshape(len(values), size, n_groups)
     extreme = grouped.amax(dim=1) if largest else grouped.amin(dim=1)
     group = extreme.topk(k, dim=1, largest=largest, sorted=False).indices
     among = (group[:, :, None] + torch.arange(0, whole, n_groups, device=values.device)).flatten(1)

@@ -24,10 +24,14 @@ from bpa._words import REG_WORDS, SOLVER_WORDS, explains
 from bpa.cost import unit_rows
 from bpa.errors import BPAError, NotDifferentiableError, ShapeError
 from bpa.kernels._ranks import RANKS, Ranks, RanksKernel, gathered_rows, swept_plan
+from bpa.kernels._recipe import PlanRequest
 from bpa.plans._potentials import warn_unless_converged
 from bpa.plans._sets import compute_dtype
 from bpa.records import Convergence
-from bpa.solvers import PAPER_SWEEPS, Solver, Sweeps, check_solver, is_exponential_safe, symmetrise
+from bpa.solvers import Sweeps
+from bpa.solvers._choice import PAPER_SWEEPS, Solver, check_solver
+from bpa.solvers._kernel import is_exponential_safe
+from bpa.solvers._sinkhorn import symmetrise
 
 __all__ = ["ShardedPlan", "sharded_affinities"]
 
@@ -80,13 +84,6 @@ class ShardedPlan:
     def n(self) -> int:
         """Number of items over all ranks."""
         return self.log_u.shape[0]
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What the kernel over ranks is asked to take."""
-
-    group: bool = True
 
 
 @explains(**REG_WORDS, **SOLVER_WORDS)
@@ -142,7 +139,7 @@ def sharded_affinities(
             f"The 'x' parameter of {function} must have shape (n_local, d). Got {tuple(x.shape)}."
         )
     check_finite(x, argument="x", function=function)
-    reason = RANKS.why_not(_Request())
+    reason = RANKS.why_not(PlanRequest(len(x), x.shape[1], x.dtype, is_shared=True))
     if reason is not None:
         raise BPAError(f"{function} needs processes that share the set: {reason}.")
     if not isinstance(solver, Sweeps) and x.requires_grad and torch.is_grad_enabled():

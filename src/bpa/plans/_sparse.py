@@ -83,6 +83,10 @@ class SparseRows:
             raise ArgumentError("These sparse rows say where their entries are, and have no values.")
         return self.value
 
+    def __repr__(self) -> str:
+        kind = "present" if self.value is None else str(self.value.dtype)
+        return f"SparseRows(shape={self.shape}, entries={len(self.column)}, {kind})"
+
     def lengths(self) -> Tensor:
         """Entries of each row."""
         return self.start[1:] - self.start[:-1]
@@ -127,8 +131,8 @@ class SparseRows:
         start = self.start + torch.arange(self.shape[0] + 1, device=self.start.device)
         place = torch.arange(len(row), device=row.device) + row + behind
         own_place = start[1:] - 1 - segment_sum(behind.to(torch.int64), row, self.shape[0])
-        column = self.column.new_empty(len(row) + self.shape[0])
-        column[place], column[own_place] = self.column, own.to(column.dtype)
+        column = own.new_empty(len(row) + self.shape[0])
+        column[place], column[own_place] = self.column.long(), own
         values = self.values.new_empty(len(column))
         values[place], values[own_place] = self.values, value
         return SparseRows(start, column, values, self.shape)

@@ -99,6 +99,13 @@ class RunRecord:
         Versions and machine, as `bpa.runs.environment.describe_environment` gives them.
     seconds : float
         Wall time of the run. The only field that differs between two runs of the same row.
+
+    Examples
+    --------
+    >>> made = RunRecord("demo", {"field": "toy", "seed": 0}, values={"accuracy": [0.5, 1.0]}, seconds=2.0)
+    >>> again = RunRecord.from_json(made.to_json())
+    >>> again.key == made.key, again.values["accuracy"]
+    (True, [0.5, 1.0])
     """
 
     study: str
@@ -153,6 +160,12 @@ class RunPlan:
         The fields that the study varies on purpose, first the one a chart has along its axis.
     rows : tuple of str
         `RunRecord.key` of every row, in order.
+
+    Examples
+    --------
+    >>> asked = RunPlan("fewshot-sweeps", axes=("sweeps",), rows=("a", "b"))
+    >>> RunPlan.from_json(asked.to_json()) == asked
+    True
     """
 
     study: str

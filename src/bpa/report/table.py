@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from bpa.errors import ShapeError
-from bpa.records import plain
+from bpa.records.runs import plain
 
 __all__ = ["HasInterval", "Table", "as_sort_key", "shown"]
 

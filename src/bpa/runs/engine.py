@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from bpa.records import RunPlan, RunRecord, plain
-from bpa.records.runs import row_key
+from bpa.records import RunPlan, RunRecord
+from bpa.records.runs import plain, row_key
 from bpa.runs.environment import describe_environment
 from bpa.runs.store import Journal, RunStore
 from bpa.runs.way import Way

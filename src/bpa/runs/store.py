@@ -23,8 +23,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from bpa.errors import FileError
-from bpa.records import RunPlan, RunRecord, plain
-from bpa.records.runs import digest, row_key
+from bpa.records import RunPlan, RunRecord
+from bpa.records.runs import digest, plain, row_key
 
 _LOCKS: dict[str, int] = {}  # folder -> descriptor of the lock file this process holds
 _GUARD = threading.RLock()

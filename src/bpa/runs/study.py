@@ -11,7 +11,7 @@ from bpa.records import FeatureSet, RunRecord
 from bpa.runs.engine import Field, Progress, run
 from bpa.runs.store import RunStore
 from bpa.runs.way import Way
-from bpa.solvers import Solver
+from bpa.solvers._choice import Solver
 from bpa.transforms.names import Reg
 
 __all__ = ["Asked", "Grid", "Study", "run_study"]

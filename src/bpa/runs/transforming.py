@@ -19,7 +19,8 @@ from bpa.plans import DensePlan
 from bpa.records import FeatureSet
 from bpa.runs.engine import Progress
 from bpa.runs.store import write_atomically
-from bpa.solvers import PAPER_SWEEPS, Sweeps
+from bpa.solvers import Sweeps
+from bpa.solvers._choice import PAPER_SWEEPS
 from bpa.transforms.functional import affinities_and_convergence
 from bpa.transforms.names import NamedTransform
 

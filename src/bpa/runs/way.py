@@ -10,8 +10,9 @@ from types import MappingProxyType
 from typing import Any
 
 from bpa.errors import ArgumentError
-from bpa.records import plain
-from bpa.solvers import Solver, Sweeps
+from bpa.records.runs import plain
+from bpa.solvers import Sweeps
+from bpa.solvers._choice import Solver
 from bpa.transforms.names import FREE, PUBLISHED_REG, TRANSFORMS, NamedTransform, Reg, has_rule, uses_reg
 
 __all__ = [

@@ -8,7 +8,8 @@ from torch import Tensor
 from bpa._checks import check_features, check_mask
 from bpa.kernels._standardise import AutoReg, standardise
 from bpa.kernels._weight import FACTS, centred_cosines, weigh
-from bpa.solvers import Sweeps, solve
+from bpa.solvers import Sweeps
+from bpa.solvers._plan import solve
 
 __all__ = ["AutoReg", "choose_reg"]
 

@@ -26,7 +26,8 @@ from bpa.kernels._dense import balance_costs, forbidden_pairs, own_pairs
 from bpa.kernels._recipe import Cost, Recipe, Reg, Request
 from bpa.kernels._table import choose, computable, request_of
 from bpa.records import Balance, Convergence
-from bpa.solvers import PAPER_SWEEPS, Solver, assign
+from bpa.solvers._assignment import assign
+from bpa.solvers._choice import PAPER_SWEEPS, Solver
 
 __all__ = [
     "Affinities",

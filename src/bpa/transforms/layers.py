@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bpa._words import explains
 from bpa.errors import ShapeError
 from bpa.kernels._recipe import Cost, Recipe, Reg
-from bpa.solvers import PAPER_SWEEPS, Solver
+from bpa.solvers._choice import PAPER_SWEEPS, Solver
 from bpa.transforms.functional import WORDS, AffinityOptions, affinities_of
 
 __all__ = ["BPA", "BPAAttention"]

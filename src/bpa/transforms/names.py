@@ -11,7 +11,8 @@ from torch import Tensor
 
 from bpa._checks import check_choice, check_count, check_reg
 from bpa.errors import ArgumentError
-from bpa.solvers import PAPER_SWEEPS, Converged, Solver, Sweeps, check_solver, solver_named
+from bpa.solvers import Converged, Sweeps
+from bpa.solvers._choice import PAPER_SWEEPS, Solver, check_solver, solver_named
 from bpa.transforms.alternatives import (
     PCA,
     Attention,

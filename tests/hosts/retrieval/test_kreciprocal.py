@@ -179,6 +179,9 @@ def test_short_lists_rank_the_near_items_like_the_whole():
 
 def test_arguments_that_make_no_sense_are_named():
     x = torch.randn(10, 3)
+    with pytest.raises(ArgumentError, match="Got none"):
+        k_reciprocal(n_query=3)
+    assert len(repr(k_reciprocal(x, 3, k1=3, k2=2))) < 200
     with pytest.raises(ArgumentError, match="exactly one of"):
         k_reciprocal(x, 3, distances=torch.zeros(10, 10))
     with pytest.raises(ArgumentError, match="'power'"):

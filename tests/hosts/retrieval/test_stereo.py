@@ -13,7 +13,7 @@ from bpa.metrics.hubs import hubness
 from bpa.metrics.retrieval import evaluate_ranking
 from bpa.plans import DensePlan, RowComparison
 from bpa.plans._comparison import compare_dense
-from bpa.solvers import PAPER_SWEEPS
+from bpa.solvers._choice import PAPER_SWEEPS
 
 PAPER, RETRIEVAL = RowComparison.paper(), RowComparison.retrieval()
 

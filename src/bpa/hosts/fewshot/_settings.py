@@ -9,7 +9,8 @@ from typing import Literal, get_args
 
 from bpa._checks import check_choice, check_count, check_interval, check_positive
 from bpa._words import explains
-from bpa.solvers import Solver, Sweeps
+from bpa.solvers import Sweeps
+from bpa.solvers._choice import Solver
 
 Prior = Literal["uniform", "estimate"]
 Nonneg = Literal["relu", "error", "signed", "off"]

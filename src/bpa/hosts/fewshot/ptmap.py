@@ -25,7 +25,7 @@ from bpa.hosts.fewshot._preparation import Rows, from_gram, normalised, powered
 from bpa.hosts.fewshot._sets import GramTransform, Prediction, TaskSet, join, transformed
 from bpa.hosts.fewshot._settings import PTMapSettings
 from bpa.records import Convergence, Episode
-from bpa.solvers import class_shifts
+from bpa.solvers._semidual import class_shifts
 from bpa.transforms.contract import Identity, SetTransform
 
 _IDENTITY = Identity()

@@ -15,10 +15,12 @@ from bpa.hosts.retrieval.gallery import Gallery
 from bpa.memory import MemoryEstimate
 from bpa.plans import DensePlan, GraphPlan, RowComparison
 from bpa.plans._comparison import compare_dense, finish, squared_norms, truncate
-from bpa.plans._dense import holds_numbers
+from bpa.plans._pairs import holds_numbers
 from bpa.plans._plan import Options
 from bpa.plans._sparse import SparseRows, products
-from bpa.solvers import PAPER_SWEEPS, Converged, Solver, is_exponential_safe
+from bpa.solvers import Converged
+from bpa.solvers._choice import PAPER_SWEEPS, Solver
+from bpa.solvers._kernel import is_exponential_safe
 
 __all__ = ["Seen", "Settings", "query_rows", "rank_each", "rank_frozen", "rank_joint"]
 
@@ -74,13 +76,6 @@ class Seen:
 
 def rank_joint(x: Tensor, n_query: int, gallery_start: int, settings: Settings) -> Seen:
     """Balance one set and compare its first rows with those from ``gallery_start`` on."""
-    seen = _compare_joint(x, n_query, gallery_start, settings)
-    if gallery_start == 0:
-        seen.distances.fill_diagonal_(0)  # the same item: no rounding
-    return seen
-
-
-def _compare_joint(x: Tensor, n_query: int, gallery_start: int, settings: Settings) -> Seen:
     rows, n = settings.rows, len(x)
     if rows.neighbours is not None:
         return _rank_graph(x, n_query, gallery_start, settings)

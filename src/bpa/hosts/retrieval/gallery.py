@@ -20,12 +20,12 @@ from bpa.hosts.retrieval._kept import KeptRows, LargestEntries, WholeRows, kept_
 from bpa.memory import format_bytes, parse_bytes
 from bpa.plans import DensePlan, RowComparison
 from bpa.plans._comparison import METRICS
-from bpa.plans._dense import holds_numbers
 from bpa.plans._files import PlanFile, write_plan
 from bpa.plans._late import Late
+from bpa.plans._pairs import holds_numbers
 from bpa.plans._plan import Options
-from bpa.plans._sets import as_new
-from bpa.solvers import Converged, Solver
+from bpa.solvers import Converged
+from bpa.solvers._choice import Solver
 
 __all__ = ["Gallery"]
 
@@ -93,8 +93,8 @@ class Gallery:
         rows : RowComparison
             With ``top`` the rows are kept sparse; otherwise all of W is kept, (m + b)² numbers.
         solver : Converged or Sweeps
-            Potentials converged to one in ten thousand, which no ranking measured told from more, or some sweeps (the
-            paper: ``Sweeps(5)``).
+            Potentials converged to one in ten thousand (default), or some sweeps (the paper: ``Sweeps(5)``). On four
+            real sets no query's average precision moved by 0.01 points between 1e-4 and 1e-6; 1e-3 moved some by 1.
         storage : torch.dtype, optional
             Type in which dense rows are kept: ``torch.bfloat16`` or ``torch.float16``.
         budget : str or int, optional
@@ -160,7 +160,8 @@ class Gallery:
 
     def row(self, query: Tensor) -> Tensor:
         """Rows of W for new items, shape (q, m + bank)."""
-        return self.plan.transform(self._items(query, "query", "row"), recognise=False)
+        query = self._prepared(query, "query", "row")
+        return torch.cat([self.plan.met(query[span], recognise=False).rows() for span in self._blocks(query)])
 
     def distances(self, query: Tensor, candidates: Tensor | None = None) -> Tensor:
         """Compare queries with the gallery.
@@ -177,13 +178,13 @@ class Gallery:
         Tensor, shape (q, c) or (q, n_gallery)
             Distances of completed rows, as ``rows.measure`` says.
         """
-        query = self._items(query, "query", "distances")
+        query = self._prepared(query, "query", "distances")
         if candidates is not None:
             self._check_candidates(candidates, len(query))
         width = self.n_gallery if candidates is None else candidates.shape[1]
         out = torch.empty(len(query), width, dtype=self.plan.features.dtype)
         for span in self._blocks(query):
-            late = self.plan.late(query[span], recognise=False)
+            late = self.plan.met(query[span], recognise=False)
             out[span] = self._compare(late, None if candidates is None else candidates[span])
         return out
 
@@ -203,13 +204,13 @@ class Gallery:
         index, distance : Tensor, shape (q, min(top, shortlist, n_gallery))
             Gallery positions, nearest first, and their distances.
         """
-        query = self._items(query, "query", "search")
+        query = self._prepared(query, "query", "search")
         check_count(shortlist, argument="shortlist", function="Gallery.search")
         shortlist = min(shortlist, self.n_gallery)
         top = shortlist if top is None else min(top, shortlist)
         index, distance = [], []
         for span in self._blocks(query):
-            late = self.plan.late(query[span], recognise=False)
+            late = self.plan.met(query[span], recognise=False)
             candidates = self._nearest(late, shortlist)
             near, order = torch.sort(self._compare(late, candidates), dim=1)
             index.append(candidates.gather(1, order[:, :top]))
@@ -218,9 +219,9 @@ class Gallery:
 
     def shortlist(self, query: Tensor, size: int) -> Tensor:
         """The nearest gallery items by plain cost, nearest first, (q, min(size, n_gallery)), for ``candidates``."""
-        query = self._items(query, "query", "shortlist")
+        query = self._prepared(query, "query", "shortlist")
         check_count(size, argument="size", function="Gallery.shortlist")
-        lates = (self.plan.late(query[span], recognise=False) for span in self._blocks(query))
+        lates = (self.plan.met(query[span], recognise=False) for span in self._blocks(query))
         return torch.cat([self._nearest(late, min(size, self.n_gallery), in_order=True) for late in lates])
 
     def distances_to_new(self, query: Tensor, items: Tensor) -> Tensor:
@@ -236,15 +237,13 @@ class Gallery:
         Tensor, shape (q, a)
             Distances of rows completed by a coordinate for the query and one for the item.
         """
-        query, items = (
-            self._items(query, "query", "distances_to_new"),
-            self._items(items, "items", "distances_to_new"),
-        )
-        right = self.plan.late(items, recognise=False)
+        query = self._prepared(query, "query", "distances_to_new")
+        items = self._prepared(items, "items", "distances_to_new")
+        right = self.plan.met(items, recognise=False)
         right_rows = right.rows()
         out = right_rows.new_empty(len(query), len(items))
         for span in self._blocks(query):
-            left = self.plan.late(query[span], recognise=False)
+            left = self.plan.met(query[span], recognise=False)
             out[span] = self._kept.between_late(left.rows(), right_rows, left.exchanged(right))
         return out
 
@@ -269,7 +268,6 @@ class Gallery:
         """
         if self.n_gallery != self.plan.n:
             raise ArgumentError("Gallery.add needs a gallery fitted without a bank; fit both again together.")
-        items = self._items(items, "items", "add")
         grown = self.plan.add(items, solver=solver)
         return self._keeping(grown, self.rows, grown.n, self._storage)
 
@@ -336,14 +334,14 @@ class Gallery:
         held = self._kept.rows.dtype if isinstance(self._kept, WholeRows) else self.plan.features.dtype
         return None if held == self.plan.features.dtype else held
 
-    def _items(self, items: Tensor, argument: str, method: str) -> Tensor:
-        d = self.plan.features.shape[1]
+    def _prepared(self, items: Tensor, argument: str, method: str) -> Tensor:
+        """Items as the fitted ones were prepared."""
         if items.dim() == 1:
             raise ShapeError(
-                f"The {argument!r} parameter of Gallery.{method} must have shape (q, {d}). Got {tuple(items.shape)}. "
+                f"The {argument!r} parameter of Gallery.{method} must have shape (n, d). Got {tuple(items.shape)}. "
                 f"A single one is {argument}[None]."
             )
-        return as_new(items, d, argument=argument, function=f"Gallery.{method}")
+        return self.plan.prepared(items, argument=argument, function=f"Gallery.{method}")
 
     def _check_candidates(self, candidates: Tensor, n_query: int) -> None:
         if candidates.dim() != 2 or len(candidates) != n_query:

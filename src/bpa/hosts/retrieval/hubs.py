@@ -14,7 +14,10 @@ from torch import Tensor
 from bpa._checks import check_count, check_positive
 from bpa.errors import ArgumentError, DTypeError
 from bpa.hosts.retrieval._sides import sides_of
-from bpa.solvers import PAPER_SWEEPS, Sweeps, alternate, make_kernel
+from bpa.solvers import Sweeps
+from bpa.solvers._choice import PAPER_SWEEPS
+from bpa.solvers._kernel import make_kernel
+from bpa.solvers._sinkhorn import alternate
 
 __all__ = [
     "csls",

@@ -18,7 +18,7 @@ Zhong, Zheng, Cao, Li: Re-ranking Person Re-identification with k-reciprocal Enc
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -62,9 +62,9 @@ class KReciprocal:
     ([torch.Size([4, 20]), torch.Size([4, 20]), torch.Size([2, 20])], torch.Size([10, 3]))
     """
 
-    source: DistanceSource
+    source: DistanceSource = field(repr=False)
     encoding: SparseRows
-    largest: Tensor
+    largest: Tensor = field(repr=False)
     n_query: int
     gallery_start: int
     lam: float
@@ -199,7 +199,7 @@ def k_reciprocal(
     torch.Size([10, 20])
     """
     given = sum(value is not None for value in (features, distances, lists))
-    if given != 1:
+    if given > 1:
         raise ArgumentError(
             f"k_reciprocal needs exactly one of 'features', 'distances' and 'lists'. Got {given} of them."
         )
@@ -221,7 +221,10 @@ def _source_of(
         return ListSource(*lists)
     if distances is not None:
         return MatrixSource(distances)
-    assert features is not None  # noqa: S101 - one of the three is given
+    if features is None:
+        raise ArgumentError(
+            "k_reciprocal needs exactly one of 'features', 'distances' and 'lists'. Got none."
+        )
     n = int(features.shape[0])
     need = estimate_k_reciprocal_bytes(n, n_query, k1=k1, item_bytes=features.element_size())
     if budget is not None and need > parse_bytes(budget):

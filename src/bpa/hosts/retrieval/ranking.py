@@ -30,9 +30,9 @@ from bpa.hosts.retrieval.sources import DistanceSource, FeatureSource, SparseSou
 from bpa.memory import WORKSPACE, MemoryEstimate, check, parse_bytes
 from bpa.plans import DensePlan, RowComparison
 from bpa.plans._comparison import truncate
-from bpa.plans._dense import holds_numbers
+from bpa.plans._pairs import holds_numbers
 from bpa.plans._plan import Options
-from bpa.solvers import PAPER_SWEEPS, Solver, check_solver
+from bpa.solvers._choice import PAPER_SWEEPS, Solver, check_solver
 
 __all__ = ["Ranking", "estimate_rank", "rank", "rerank", "row_source"]
 
@@ -177,6 +177,8 @@ def rank(
         )
     else:
         seen = rank_each(query, gallery, settings)
+    if gallery is None:
+        seen.distances.fill_diagonal_(0)  # the same item: no rounding
     found = None
     if diagnostics:
         is_centred = reg == "auto" or cost == "centred-cosine"

@@ -25,7 +25,7 @@ from bpa.metrics.clustering import NMIAverage, adjusted_rand_index, clustering_s
 from bpa.records import FeatureSet, RunRecord
 from bpa.runs.engine import Part
 from bpa.runs.way import Way, refuse_moot_auto, transforms_asked, weights_for
-from bpa.solvers import Solver
+from bpa.solvers._choice import Solver
 from bpa.transforms.names import NamedTransform, Reg
 
 if TYPE_CHECKING:

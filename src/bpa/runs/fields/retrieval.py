@@ -28,7 +28,7 @@ from bpa.plans._comparison import PRESETS
 from bpa.records import FeatureSet, QueryGallery
 from bpa.runs.engine import Part
 from bpa.runs.way import Way, transforms_asked
-from bpa.solvers import Solver
+from bpa.solvers._choice import Solver
 from bpa.transforms.names import FREE, NamedTransform, Reg
 
 __all__ = [

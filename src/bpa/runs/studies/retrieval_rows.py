@@ -8,7 +8,7 @@ from bpa.runs.fields.retrieval import Retrieval, retrieval_ways
 from bpa.runs.studies._retrieval import HONOURS, draws
 from bpa.runs.study import Asked, Grid, Study
 from bpa.runs.way import Way
-from bpa.solvers import Solver
+from bpa.solvers._choice import Solver
 from bpa.transforms.names import Reg
 
 REGS = (0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.25, 0.5)
