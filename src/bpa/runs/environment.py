@@ -13,7 +13,7 @@ import torch
 
 import bpa
 
-_OPTIONAL = ("scikit-learn", "scipy", "matplotlib", "pyarrow", "safetensors", "faiss-cpu")
+_OPTIONAL = ("scikit-learn", "scipy", "pyarrow", "safetensors", "faiss-cpu")
 
 
 def describe_environment() -> dict[str, Any]:

@@ -172,6 +172,8 @@ def test_a_way_holds_the_settings_that_move_it_and_no_others() -> None:
     assert [way.host for way in made] == ["pmf"] * 3 + ["ptmap"] * 3
     assert dict(made[0].settings) == {}
     assert made[3].settings["epochs"] == 3
+    with pytest.raises(ArgumentError, match="no setting 'lam' in a run; it has prior"):
+        fewshot_ways(("ptmap",), FREE, lam=10)
     with pytest.raises(ArgumentError, match="'prior' belongs to PT-MAP"):
         fewshot_ways(("pmf", "protonet"), FREE, prior="oracle")
 

@@ -102,11 +102,8 @@ def _pmf(transform: SetTransform, _: Mapping[str, Any], device: str) -> Host:
 
 
 def _ptmap(transform: SetTransform, settings: Mapping[str, Any], _: str) -> Host:
-    given = {
-        **settings,
-        "relaxation": float(settings["relaxation"]),
-        "nonneg": "off",
-    }  # powered before: once a file
+    # features are powered before they come here: once a file
+    given = {**settings, "relaxation": float(settings["relaxation"]), "nonneg": "off"}
     known_pairs, oracle = given.pop("known_pairs", False), given["prior"] == "oracle"
     loop = PTMapSettings(**given | ({"prior": "uniform"} if oracle else {}))
     whole = PTMap(transform, loop).eval()
@@ -178,18 +175,18 @@ def fewshot_ways(
         function="ptmap",
     )
     check_names(hosts, tuple(HOSTS), argument="hosts", function="fewshot_ways")
-    unheard = set(settings)
-    ways = []
-    for host in hosts:
-        has = HOSTS[host][1]
-        own = {**has, **settings} if has else {}
-        unheard -= set(own)
-        ways += [Way(host, transform, own) for transform in transforms]
-    if unheard:
+    unknown = sorted(set(settings) - {*_SETTINGS, "known_pairs"})
+    if unknown:
+        raise ArgumentError(f"PT-MAP has no setting {unknown[0]!r} in a run; it has {', '.join(_SETTINGS)}.")
+    if settings and not any(HOSTS[host][1] for host in hosts):
         raise ArgumentError(
-            f"The setting {min(unheard)!r} belongs to PT-MAP, which is not among the hosts {', '.join(hosts)}."
+            f"The setting {min(settings)!r} belongs to PT-MAP, which is not among the hosts {', '.join(hosts)}."
         )
-    return ways
+    return [
+        Way(host, transform, {**HOSTS[host][1], **settings} if HOSTS[host][1] else {})
+        for host in hosts
+        for transform in transforms
+    ]
 
 
 def variant_ways(variant: str, *, baselines: bool = True, host: str = "ptmap") -> list[Way]:
