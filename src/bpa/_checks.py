@@ -202,6 +202,24 @@ def check_choice(value: object, choices: tuple[object, ...], *, argument: str, f
         )
 
 
+def check_names(values: Sequence[str], choices: Sequence[str], *, argument: str, function: str) -> None:
+    """At least one name, each of them one there is.
+
+    Examples
+    --------
+    >>> check_names(("csls", "magic"), ("nearest", "csls"), argument="hosts", function="retrieval_ways")
+    Traceback (most recent call last):
+    ...
+    bpa.errors.ArgumentError: The 'hosts' parameter of retrieval_ways may name nearest, csls. Got 'magic'.
+    """
+    unknown = [value for value in values if value not in choices]
+    if unknown or not values:
+        got = repr(unknown[0]) if unknown else "no name"
+        raise ArgumentError(
+            f"The {argument!r} parameter of {function} may name {', '.join(choices)}. Got {got}."
+        )
+
+
 def check_mask(mask: object, shape: torch.Size, *, function: str) -> Tensor:
     """Booleans that broadcast to the (..., n) of the set; returned at that shape."""
     if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:

@@ -78,6 +78,39 @@ MISTAKES = {
         "transform x.npy -o w.npy --transform softmax --reg auto",
         "not for softmax",
     ),
+    "a weight that changes nothing": (
+        "transform x.npy -o w.npy --transform unit --reg 0.3",
+        "'reg' would change nothing",
+    ),
+    "a solver that changes nothing": (
+        "fewshot good.npz --transform cosine --solver converged",
+        "'solver' would change",
+    ),
+    "entries of no graph": ("transform x.npy -o w.npy --k 5", "--want top-k"),
+    "items nobody asked distances of": ("transform x.npy -o w.npy --items 0 1", "--want distances"),
+    "rows for no k-means": (
+        "cluster good.npz --k 3 --host bpa-smooth --transform cosine",
+        "rows for k-means",
+    ),
+    "a solver no clusterer has": (
+        "cluster good.npz --k 3 --host bpa-smooth --solver converged",
+        "'solver' would change",
+    ),
+    "neighbours of no re-ranking": ("retrieve good.npz --k1 5", "--k1 is for --host k-reciprocal"),
+    "a transform no ranker sees": (
+        "retrieve good.npz --host csls --transform cosine",
+        "--transform is for --host",
+    ),
+    "a weight no ranker has": ("retrieve good.npz --host csls --reg 0.1", "'reg' would change nothing"),
+    "rows that are not W's": (
+        "retrieve good.npz --transform cosine --rows paper",
+        "--rows is for --transform bpa",
+    ),
+    "a protocol of nothing": (
+        "retrieve good.npz --transform cosine --protocol frozen",
+        "--protocol is for --host nearest",
+    ),
+    "a variant with a weight": ("fewshot good.npz --variant paper --paper", "Leave out --prior"),
     "a setting nobody knows": ("transform x.npy -o w.npy --transform pca:40", "NAME:setting=value"),
     "a negative seed": ("cluster x.npy --k 3 --seed -1", "--seed"),
     "an unknown transform": ("transform x.npy -o w.npy --transform magic", "magic"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import algorithm_1
 import numpy as np
 import pytest
 import torch
@@ -13,21 +14,6 @@ from bpa.solvers import Sweeps
 
 def features(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
-def oracle(x: np.ndarray, reg: float, n_iter: int, diagonal: float) -> np.ndarray:
-    """Algorithm 1 for one set, log domain, from the equations."""
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-    log_k = (unit @ unit.T - 1) / reg
-    np.fill_diagonal(log_k, -np.inf)
-    v = np.zeros(len(x))
-    for _ in range(n_iter):
-        u = -np.logaddexp.reduce(log_k + v, axis=1)
-        v = -np.logaddexp.reduce(log_k + u[:, None], axis=0)
-    plan = np.exp(log_k + u[:, None] + v)
-    w = plan / plan.max()
-    np.fill_diagonal(w, diagonal)
-    return w
 
 
 CUTS = {
@@ -53,7 +39,9 @@ def test_every_cut_is_algorithm_1(n_iter: int, diagonal: float) -> None:
     x = features(7, 13, 6)
     w = balanced_affinities(x, reg=0.1, solver=Sweeps(n_iter), diagonal=diagonal)
     for one, expected in zip(w, x, strict=True):
-        np.testing.assert_allclose(one.numpy(), oracle(expected.numpy(), 0.1, n_iter, diagonal), atol=1e-12)
+        np.testing.assert_allclose(
+            one.numpy(), algorithm_1.affinities(expected, 0.1, n_iter, diagonal=diagonal), atol=1e-12
+        )
 
 
 @pytest.mark.usefixtures("_cut")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import algorithm_1
 import numpy as np
 import ot
 import pytest
@@ -15,39 +16,13 @@ from bpa.cost import cosine_cost
 from bpa.solvers import Converged, Sweeps, sinkhorn
 
 
-def algorithm_1(features: list[list[float]], reg: float, sweeps: int, stretch: bool) -> list[list[float]]:
-    """Algorithm 1 of the paper, entry by entry in Python's float64."""
-    n = len(features)
-    unit = []
-    for row in features:
-        length = math.sqrt(math.fsum(value * value for value in row))
-        unit.append([value / max(length, 1e-12) for value in row])
-    kernel = [
-        [
-            0.0
-            if i == j
-            else math.exp(-(1.0 - math.fsum(a * b for a, b in zip(unit[i], unit[j], strict=True))) / reg)
-            for j in range(n)
-        ]
-        for i in range(n)
-    ]
-    v = [1.0] * n
-    u = [1.0] * n
-    for _ in range(sweeps):
-        u = [1.0 / math.fsum(kernel[i][j] * v[j] for j in range(n)) for i in range(n)]
-        v = [1.0 / math.fsum(kernel[i][j] * u[i] for i in range(n)) for j in range(n)]
-    plan = [[u[i] * kernel[i][j] * v[j] for j in range(n)] for i in range(n)]
-    largest = max(max(row) for row in plan) if stretch else 1.0
-    return [[1.0 if i == j else plan[i][j] / largest for j in range(n)] for i in range(n)]
-
-
 @pytest.mark.parametrize("stretch", [True, False])
 @pytest.mark.parametrize("sweeps", [1, 5, 10])
 @pytest.mark.parametrize("reg", [0.02, 0.1, 0.5])
 @pytest.mark.parametrize("n", [2, 3, 11, 40])
 def test_default_call_is_algorithm_1(n: int, reg: float, sweeps: int, stretch: bool) -> None:
     x = np.random.default_rng(n).normal(size=(n, 6)) + 0.5
-    expected = torch.tensor(algorithm_1(x.tolist(), reg, sweeps, stretch), dtype=torch.float64)
+    expected = torch.tensor(algorithm_1.entry_by_entry(x.tolist(), reg, sweeps, stretch), dtype=torch.float64)
     options = {"reg": reg, "solver": Sweeps(sweeps), "scale": "max" if stretch else None}
     double = balanced_affinities(torch.from_numpy(x), **options)
     torch.testing.assert_close(double, expected, rtol=0, atol=1e-12)
@@ -155,3 +130,13 @@ def test_batched_results_differ_from_the_published_batched_code_where_they_shoul
     ours_alone = balanced_affinities(hard, solver=Sweeps(10))
     ours_together = balanced_affinities(torch.cat([hard[None], easy]), solver=Sweeps(10))[0]
     torch.testing.assert_close(ours_together, ours_alone, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("reg", [0.02, 0.1, 0.5])
+def test_the_two_forms_of_the_oracle_agree(reg: float) -> None:
+    x = np.random.default_rng(3).normal(size=(23, 6)) + 0.5
+    for stretch in (True, False):
+        slow = np.array(algorithm_1.entry_by_entry(x.tolist(), reg, 5, stretch))
+        np.testing.assert_allclose(
+            algorithm_1.affinities(x, reg, 5, stretch=stretch), slow, rtol=0, atol=1e-12
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import algorithm_1
 import numpy as np
 import pytest
 import torch
@@ -32,34 +33,6 @@ def features(n: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float64) 
     return (centres[label] + 0.7 * noise).to(dtype)
 
 
-def cost_of(x: np.ndarray, cost: str) -> np.ndarray:
-    n = len(x)
-    c = np.empty((n, n))
-    for i in range(n):
-        for j in range(n):
-            if cost == "cosine":
-                c[i, j] = 1 - x[i] @ x[j] / (np.linalg.norm(x[i]) * np.linalg.norm(x[j]))
-            else:
-                c[i, j] = ((x[i] - x[j]) ** 2).sum()
-    return c
-
-
-def oracle(
-    x: torch.Tensor, reg: float, *, cost: str = "cosine", sweeps: int = 3000, scale: bool = True
-) -> np.ndarray:
-    """Algorithm 1 in float64 NumPy, log domain, from the equations."""
-    log_k = -cost_of(x.double().numpy(), cost) / reg
-    np.fill_diagonal(log_k, -np.inf)
-    lu, lv = np.zeros(len(x)), np.zeros(len(x))
-    for _ in range(sweeps):
-        lu = -np.logaddexp.reduce(log_k + lv[None, :], axis=1)
-        lv = -np.logaddexp.reduce(log_k + lu[:, None], axis=0)
-    plan = np.exp(log_k + lu[:, None] + lv[None, :])
-    w = plan / plan.max()
-    np.fill_diagonal(w, 1.0)
-    return w
-
-
 PATHS = [
     pytest.param({"keep": True}, id="kept"),
     pytest.param({"keep": False, "side": 7}, id="streamed in ragged tiles"),
@@ -79,14 +52,14 @@ def fit(x: torch.Tensor, *, side: int | None = None, **options: object) -> Dense
 def test_dense_is_the_converged_plan(path: dict[str, object]) -> None:
     x = features(45, 12)
     w = fit(x, reg=0.1, solver=Converged(1e-11), **path).affinities()
-    np.testing.assert_allclose(w.numpy(), oracle(x, 0.1), atol=1e-9)
+    np.testing.assert_allclose(w.numpy(), algorithm_1.affinities(x, 0.1, 3000), atol=1e-9)
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_alternating_is_algorithm_1_after_five_sweeps(path: dict[str, object]) -> None:
     x = features(45, 12)
     w = fit(x, reg=0.1, solver=Sweeps(5), **path).affinities()
-    expected = oracle(x, 0.1, sweeps=5)
+    expected = algorithm_1.affinities(x, 0.1, 5)
     assert abs(expected - expected.T).max() > 1e-6  # so a mix-up of rows and columns would show
     np.testing.assert_allclose(w.numpy(), expected, atol=1e-12)
 
@@ -100,7 +73,7 @@ def test_the_squared_euclidean_cost_is_served_too(
     plan = fit(x, reg=8.0, cost="sqeuclidean", solver=solver, **path)
     assert plan.kept == path["keep"]
     sweeps = 4000 if isinstance(solver, Converged) else 5
-    expected = oracle(x, 8.0, cost="sqeuclidean", sweeps=sweeps)
+    expected = algorithm_1.affinities(x, 8.0, sweeps, cost="sqeuclidean")
     np.testing.assert_allclose(plan.affinities().numpy(), expected, atol=1e-8)
 
 
@@ -131,7 +104,7 @@ def test_given_costs_are_a_plan_like_any_other(path: dict[str, object], shift: f
 def test_small_reg_is_solved_in_the_log_domain() -> None:
     x = features(24, 12, dtype=torch.float32)
     plan = fit(x, reg=0.01, solver=Sweeps(5), side=10)
-    np.testing.assert_allclose(plan.affinities().numpy(), oracle(x, 0.01, sweeps=5), atol=2e-4)
+    np.testing.assert_allclose(plan.affinities().numpy(), algorithm_1.affinities(x, 0.01, 5), atol=2e-4)
     assert not plan.kept
 
 
@@ -198,7 +171,7 @@ def test_new_items_follow_the_extension_formula() -> None:
     x, new = features(40, 9), features(6, 9, seed=5)
     plan = fit(x, reg=0.1, solver=Sweeps(3), side=11)
     both = torch.cat([x, new]).numpy()
-    c = cost_of(both, "cosine")[40:, :40]
+    c = algorithm_1.costs(both, "cosine")[40:, :40]
     g = plan.log_v.numpy()
     f = -np.logaddexp.reduce(g - c / 0.1, axis=1)
     expected = np.exp(f[:, None] + g - c / 0.1)

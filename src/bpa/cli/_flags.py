@@ -23,9 +23,9 @@ from bpa.records import FeatureSet, RunRecord
 from bpa.report.claims import claims_table
 from bpa.report.table import Table
 from bpa.runs.store import RunStore
-from bpa.runs.way import Way
+from bpa.runs.way import Way, refuse_unheard
 from bpa.solvers._choice import Solver, solver_named
-from bpa.transforms.names import TRANSFORMS, Reg
+from bpa.transforms.names import PUBLISHED_REG, TRANSFORMS, Reg
 
 # ---------------------------------------------------------------------- reading values
 
@@ -139,7 +139,19 @@ Features = Annotated[
     Path, Parameter(help="Feature file: .npy, .npz, .parquet, .safetensors or an old pickle.")
 ]
 Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON instead of tables.")]
-Seed = Annotated[int, whole("--seed", "Start of every random stream.", least=0)]
+_SEED = whole("--seed", "Start of every random stream.", least=0)
+Seed = Annotated[int, _SEED]
+MaybeSeed = Annotated[int | None, _SEED]
+Shots = Annotated[
+    tuple[int, ...],
+    Parameter(
+        name="--shot",
+        consume_multiple=True,
+        negative=(),
+        help="Labelled rows a class, one or more.",
+        show_default=False,
+    ),
+]
 Repeats = Annotated[int | None, whole("--repeats", "Repetitions.")]
 Out = Annotated[
     Path | None,
@@ -241,6 +253,11 @@ class Weights:
     def regs(self, published: float) -> tuple[Reg, ...]:
         """What was said, else the published weight with ``--paper``, else nothing: the rule."""
         return self.reg or ((published,) if self.paper else ())
+
+    def check(self, transforms: Sequence[str], *, host_has_reg: bool = False) -> None:
+        """Refuse what was said and would change nothing."""
+        published: tuple[Reg, ...] = (PUBLISHED_REG,) if self.paper else ()
+        refuse_unheard(transforms, reg=() if host_has_reg else self.reg or published, solver=self.solver)
 
 
 @Parameter(name="*")

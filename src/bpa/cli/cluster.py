@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from bpa.cli import _flags as flags
 from bpa.cli._output import emit, progress, told_choice
+from bpa.errors import ArgumentError
 from bpa.report.sections import tables_of
 from bpa.runs.clusters import write_clusters
 from bpa.runs.engine import run
@@ -26,7 +27,7 @@ def cluster(
         "bpa-smooth",
         "k-means",
     ),
-    transform: flags.Transforms = ("bpa",),
+    transform: flags.Transforms = (),
     weights: flags.Weights = flags.WEIGHTS,
     baselines: flags.Baselines = True,
     n_init: Annotated[int, flags.whole("--n-init", "Starts of every k-means.")] = _TASK.n_init,
@@ -55,8 +56,14 @@ def cluster(
 
     Example: bpa cluster digits.npz --k 10 --host bpa-smooth k-means --transform bpa --clusters clusters.csv
     """
+    rows = transform or (("bpa",) if "k-means" in host else ())
+    if transform and "k-means" not in host:
+        raise ArgumentError(
+            f"--transform makes rows for k-means, which is not among the hosts {', '.join(host)}."
+        )
+    weights.check(rows, host_has_reg=any(HOSTS[name].has_reg for name in host if name in HOSTS))
     regs = weights.regs(PUBLISHED_REG)
-    ways = clustering_ways(host, transform, reg=regs, solver=weights.solver, baselines=baselines)
+    ways = clustering_ways(host, rows, reg=regs, solver=weights.solver, baselines=baselines)
     task = ClusterTask(
         k,
         n_init=n_init,

@@ -32,10 +32,7 @@ def fewshot(
     weights: flags.Weights = flags.WEIGHTS,
     baselines: flags.Baselines = True,
     way: Annotated[int, flags.whole("--way", "Classes of a task.")] = _TASK.n_way,
-    shot: Annotated[
-        tuple[int, ...],
-        Parameter(consume_multiple=True, negative=(), help="Labelled rows a class, one or more."),
-    ] = (_TASK.n_shot,),
+    shot: flags.Shots = (_TASK.n_shot,),
     query: Annotated[
         int, flags.whole("--query", "Queries per class (on average, if unbalanced).")
     ] = _TASK.n_query,
@@ -77,15 +74,16 @@ def fewshot(
     said = {key: value for key, value in loop.items() if value is not None}
     ways: list[Way]
     if variant is None:
+        weights.check(transform)
         transforms = transforms_asked(
             transform, reg=weights.regs(PUBLISHED_REG), solver=weights.solver, baselines=baselines
         )
         ways = fewshot_ways(host, transforms, **said)
     else:
-        if said or weights.reg or weights.solver or tuple(transform) != ("bpa",) or len(host) != 1:
+        if said or weights != flags.WEIGHTS or tuple(transform) != ("bpa",) or len(host) != 1:
             raise ArgumentError(
                 "--variant brings the loop, the reg and the sweeps that were published together. Leave out --prior, "
-                "--relaxation, --nonneg, --reg, --solver and --transform, and name one host."
+                "--relaxation, --nonneg, --reg, --solver, --paper and --transform, and name one host."
             )
         ways = variant_ways(variant, baselines=baselines, host=host[0])
     grid = [

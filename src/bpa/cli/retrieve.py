@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -40,14 +40,14 @@ def retrieve(
     host: Annotated[tuple[str, ...], flags.names("--host", f"Rankings: {' '.join(HOSTS)}; or all.")] = (
         "nearest",
     ),
-    transform: flags.Transforms = ("bpa",),
+    transform: flags.Transforms = (),
     weights: flags.Weights = flags.WEIGHTS,
     rows: Annotated[
         tuple[str, ...], flags.names("--rows", f"How rows of W are compared: {', '.join(PRESETS)}.")
     ] = (),
     protocol: Annotated[
         tuple[str, ...], flags.names("--protocol", f"{', '.join(PROTOCOLS)}; joint is the paper's.")
-    ] = ("joint",),
+    ] = (),
     baselines: flags.Baselines = True,
     deleted: Annotated[
         Literal["identity-camera", "camera"],
@@ -58,10 +58,14 @@ def retrieve(
     ap: Annotated[
         Literal["finite-sum", "trapezoid", "scikit-learn"], Parameter(name="--ap", help="Average precision.")
     ] = _TASK.average_precision,
-    k1: Annotated[int, flags.whole("--k1", "Neighbours of k-reciprocal re-ranking.")] = 20,
-    k2: Annotated[int, flags.whole("--k2", "Neighbours its encodings are averaged over.")] = 6,
-    lam: Annotated[float, Parameter(help="Share of the plain distance in it.")] = 0.3,
-    power: Annotated[Literal[2, 4], Parameter(help="4 squares distances twice, as the toolboxes do.")] = 2,
+    k1: Annotated[
+        int | None, flags.whole("--k1", "Neighbours of k-reciprocal re-ranking; 20 where not given.")
+    ] = None,
+    k2: Annotated[int | None, flags.whole("--k2", "Neighbours its encodings are averaged over; 6.")] = None,
+    lam: Annotated[float | None, Parameter(help="Share of the plain distance in it; 0.3.")] = None,
+    power: Annotated[
+        Literal[2, 4] | None, Parameter(help="2, or 4, which squares distances twice, as the toolboxes do.")
+    ] = None,
     report: Annotated[
         Path | None,
         Parameter(help="HTML page: the table, and queries with their first ten before and after."),
@@ -79,21 +83,38 @@ def retrieve(
 
     Example: bpa retrieve reid.npz --host nearest k-reciprocal csls --transform bpa --reg auto 0.05 0.1
     """
-    task, dataset, sha256 = read_task(features, labels=reading.labels, key=reading.key)
     unknown = [name for name in rows if name not in PRESETS]
     if unknown:
         raise ArgumentError(f"--rows takes {', '.join(PRESETS)}. Got {unknown[0]!r}.")
+    hosts = HOSTS if host == ("all",) else host
+    transforms = transform or ("bpa",)
+    ranks, reranks = "nearest" in hosts, "k-reciprocal" in hosts
+    bpa = "bpa" in {text.partition(":")[0] for text in transforms}
+    loop = {"k1": k1, "k2": k2, "lam": lam, "power": power}
+    again: dict[str, Any] = {name: value for name, value in loop.items() if value is not None}
+    for said, heard, why in (
+        (again, reranks, f"--{', --'.join(again)} is for --host k-reciprocal"),
+        (transform, ranks or reranks, "--transform is for --host nearest and k-reciprocal"),
+        (rows, bpa and (ranks or reranks), "--rows is for --transform bpa"),
+        (protocol, bpa and ranks, "--protocol is for --host nearest with --transform bpa"),
+    ):
+        if said and not heard:
+            raise ArgumentError(f"{why}, which was not asked for. Leave it out.")
+    weights.check(transforms if ranks or reranks else ())
+    task, dataset, sha256 = read_task(features, labels=reading.labels, key=reading.key)
     ways = retrieval_ways(
-        host, transform, reg=weights.regs(_PUBLISHED_REG), solver=weights.solver, protocols=protocol,
+        hosts, transforms, reg=weights.regs(_PUBLISHED_REG), solver=weights.solver, protocols=protocol or ("joint",),
         rows=[PRESETS[name] for name in rows or (("paper",) if weights.paper else ("retrieval",))],
-        baselines=baselines, k1=k1, k2=k2, lam=lam, power=power,
+        baselines=baselines, **again,
     )  # fmt: skip
     if claimed.paper_table is None and weights.paper and dataset in sets("retrieval"):
         claimed = replace(claimed, paper_table=dataset)  # the file says which set its pictures are
     field = Retrieval(task, sha256=sha256, dataset=dataset, budget=budget)
     asked = RetrievalTask(average_precision=ap, deleted=deleted, dtype=dtype or "float32")
     claimed.check("retrieval", [(asked, ways)])
-    note(memory_line(field.task(asked), ways, budget))
+    needed = memory_line(field.task(asked), ways, budget)
+    if needed:
+        note(needed)
     store = keeping.store
     with progress("rankings") as tick:
         records = run("retrieve", field, [(asked, ways)], axes=("reg",), store=store, on_progress=tick)

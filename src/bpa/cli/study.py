@@ -30,15 +30,12 @@ def study(
     transform: flags.Transforms = (),
     reg: flags.RegNames = (),
     solver: flags.Solvers = (),
-    shot: Annotated[
-        tuple[int, ...],
-        Parameter(consume_multiple=True, negative=(), help="Labelled rows a class, one or more."),
-    ] = (),
+    shot: flags.Shots = (),
     repeats: flags.Repeats = None,
     identities: Annotated[int | None, flags.whole("--identities", "Identities of a draw.")] = None,
     each: Annotated[int | None, flags.whole("--each", "Items of each identity of a draw, at most.")] = None,
     grid: Annotated[int | None, flags.whole("--grid", "Values along each axis of a grid.")] = None,
-    seed: Annotated[int | None, flags.whole("--seed", "Start of every random stream.", least=0)] = None,
+    seed: flags.MaybeSeed = None,
     reading: flags.Reading = flags.READING,
     computing: flags.Computing = flags.COMPUTING,
     quick: Annotated[

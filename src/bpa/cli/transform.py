@@ -31,7 +31,9 @@ def transform(
             "(.npy); distances of --items to all (.npy)."
         ),
     ] = _DEFAULT.want,
-    k: Annotated[int, flags.whole("--k", "Entries a row of the graph.")] = _DEFAULT.k,
+    k: Annotated[
+        int | None, flags.whole("--k", f"Entries a row of the graph; {_DEFAULT.k} where not given.")
+    ] = None,
     items: Annotated[
         tuple[int, ...], Parameter(consume_multiple=True, negative=(), help="Items, from 0.")
     ] = (),
@@ -48,10 +50,14 @@ def transform(
     for flag, values in (("--transform", transform), ("--reg", weights.reg), ("--solver", weights.solver)):
         if len(values) > 1:
             raise ArgumentError(f"{flag} of bpa transform takes one value. Got {len(values)}.")
+    for flag, value, wanted in (("--k", k, "top-k"), ("--items", items, "distances")):
+        if value and want != wanted:
+            raise ArgumentError(f"{flag} is for --want {wanted}. Got --want {want}; leave it out.")
+    weights.check(transform)
     asked = transforms_asked(
         transform, reg=weights.regs(PUBLISHED_REG), solver=weights.solver, baselines=False
     )[0]
-    config = TransformConfig(want, asked, k, items, **computing.place)
+    config = TransformConfig(want, asked, _DEFAULT.k if k is None else k, items, **computing.place)
     given = reading.read(features)
     with progress("rows of W", len(given)) as tick:
         done = transform_to_file(given, output, config, budget=computing.budget, on_progress=tick)

@@ -69,22 +69,18 @@ class Kind:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One way of doing the task of its group; ``label`` is its own within the group."""
+    """One way of doing the task of its group; ``label`` is its own within the group, ``is_free`` what everybody has."""
 
     record: RunRecord
     way: Way
     label: str
+    is_free: bool
 
     @property
     def fields(self) -> dict[str, Any]:
         """Everything that was asked: the task's fields, then the way's."""
         task = {key: value for key, value in self.record.task.items() if key != "field"}
         return task | self.way.fields()
-
-    @property
-    def is_free(self) -> bool:
-        """Whether everybody has it: raw, unit or centred features."""
-        return self.way.transform.name in FREE and not self.way.host.startswith("bpa")
 
     def values(self, score: Score) -> NDArray[np.float64]:
         """Every value, in the units of the column; NaN where it is not defined."""
@@ -118,7 +114,7 @@ class Group:
     def baselines(self, row: Row) -> list[Row]:
         """Raw, unit and centred features in the host of ``row`` with its settings, or in the plain host."""
         if self.kind.plain_host is not None:
-            return [r for r in self.rows if r.is_free and r.way.host == self.kind.plain_host]
+            return [r for r in self.rows if r.is_free]
         own = row.way.settings
         return [
             r
@@ -164,7 +160,8 @@ def compared(records: Sequence[RunRecord], kind: Kind) -> list[Group]:
     out = []
     for title, group in zip(titles, by_task.values(), strict=True):
         ways = [Way.from_dict(record.way) for record in group]
-        rows = (Row(*each) for each in zip(group, ways, labels(ways), strict=True))
+        free = [way.transform.name in FREE and kind.plain_host in (None, way.host) for way in ways]
+        rows = (Row(*each) for each in zip(group, ways, labels(ways), free, strict=True))
         out.append(Group(title, tuple(rows), kind))
     return out
 
@@ -231,8 +228,8 @@ def _notes(rows: Sequence[Row], homes: Sequence[Group], with_gains: bool) -> lis
     read = [name if n is None else f"{name} ({said('n', n)})" for name, n in data]
     out = [f"{', '.join([*read, *common, *shared([row.way for row in rows])])}."]
     if score is not None:
-        n = rows[0].mean(score)
-        count = "" if n is None else f" {n.n:,}"
+        counts = {None if (mean := row.mean(score)) is None else mean.n for row in rows}
+        count = f" {counts.pop():,}" if len(counts) == 1 and None not in counts else ""
         out.append(
             f"Mean ± half width of the 95 % interval over{count} {kind.per}; gains are paired over the same."
         )

@@ -19,6 +19,8 @@ from bpa.runs.way import Way, labels
 __all__ = ["answers", "read_images", "write_rankings"]
 
 Lists = Sequence[Sequence[Sequence[int]]]
+_ENDS = 8
+"""Identities shown at either end of the gains."""
 _SIDE = 64
 """Pixels of a thumbnail's longer side, at most."""
 
@@ -123,12 +125,21 @@ def _gathered(
         for i in order
     ]
     counts = {"queries": len(change), "better": int((change > 0).sum()), "worse": int((change < 0).sum())}
+    found = {"depth": described["depth"], "ways": described["ways"], "strips": strips}
+    return {"chosen": chosen, **counts, **found, **_by_identity(task, change, name_of)}
+
+
+def _by_identity(task: QueryGallery, change: np.ndarray, name_of: Callable[[int], str]) -> dict[str, Any]:
+    """Return right answers gained by a query, a mean an identity: the largest gains and losses, and their numbers."""
+    names, member = np.unique(task.ids[task.query], return_inverse=True)
+    mean = np.bincount(member, weights=change) / np.bincount(member)
+    order = np.argsort(-mean, kind="stable")
+    shown = order if len(order) <= 2 * _ENDS else np.concatenate([order[:_ENDS], order[-_ENDS:]])
     return {
-        "chosen": chosen,
-        **counts,
-        "depth": described["depth"],
-        "ways": described["ways"],
-        "strips": strips,
+        "identities": len(names),
+        "gaining": int((mean > 0).sum()),
+        "losing": int((mean < 0).sum()),
+        "by_identity": [{"name": name_of(int(names[k])), "change": float(mean[k])} for k in shown],
     }
 
 

@@ -14,7 +14,6 @@ import torch
 
 from bpa._extras import needs
 from bpa.data.catalog import embedded_sketches
-from bpa.plans import RowComparison
 from bpa.records import FeatureSet, RunRecord
 from bpa.runs.answers import answers
 from bpa.runs.engine import Progress, run
@@ -115,7 +114,9 @@ def _run(store: RunStore, config: DemoConfig, tell: Progress) -> list[RunRecord]
     grouped = ClusterTask(
         config.cluster_classes, repeats=config.cluster_repeats, n_init=3, share=0.8, seed=config.seed
     )
-    clusterers = clustering_ways(reg=config.regs)
+    clusterers = [
+        *clustering_ways(("bpa-smooth",), baselines=False), *clustering_ways(("k-means",), reg=config.regs),
+    ]  # fmt: skip
     records += run("cluster", Clustering(some), [(grouped, clusterers)], axes=("reg",), store=store)
     tell(2, 4)
     records += _retrieve(sketches, config, store)
@@ -132,9 +133,7 @@ def _retrieve(sketches: FeatureSet, config: DemoConfig, store: RunStore) -> list
     """Every item queries the others; the answers of four queries are shown with their pictures."""
     ranked = sketches if config.ranked is None else sketches.select(np.arange(config.ranked))
     field, task = Retrieval(ranked), RetrievalTask()
-    ways = retrieval_ways(
-        reg=config.regs, rows=(PRESETS["retrieval"], RowComparison("cosine"), PRESETS["paper"])
-    )
+    ways = retrieval_ways(reg=config.regs, rows=(PRESETS["retrieval"], PRESETS["paper"]))
     records = run("retrieve", field, [(task, ways)], axes=("reg",), store=store)
     shown = ranked_ways(ways)
     images = None if ranked.images is None else np.asarray(255 - ranked.images)  # ink dark on white

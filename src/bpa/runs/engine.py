@@ -160,6 +160,7 @@ class _Keeper:
     def __init__(self, store: RunStore | None, plan: RunPlan) -> None:
         self.store, self._plan = store, plan
         self._planned = store is None
+        self.environment = describe_environment()
 
     def begin(self) -> None:
         if self.store is not None and not self._planned:
@@ -228,7 +229,7 @@ class _Rows:
                 data=self.data,
                 values={key: list(items) for key, items in values.items()},
                 summary=dict(summary),
-                environment=describe_environment(),
+                environment=keeper.environment,
                 seconds=sum(tally.done[k][1] for k in range(self.parts)),
             )
             keeper.append(self.found[way])

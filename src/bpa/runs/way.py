@@ -16,7 +16,8 @@ from bpa.solvers._choice import Solver
 from bpa.transforms.names import FREE, PUBLISHED_REG, TRANSFORMS, NamedTransform, Reg, has_rule, uses_reg
 
 __all__ = [
-    "FREE", "Way", "labels", "refuse_moot_auto", "said", "shared", "told_apart", "transforms_asked", "weights_for",
+    "FREE", "Way", "labels", "refuse_moot_auto", "refuse_unheard", "said", "shared", "told_apart", "transforms_asked",
+    "weights_for",
 ]  # fmt: skip
 
 
@@ -263,6 +264,15 @@ def weights_for(reg: Sequence[Reg], *, rule: bool) -> tuple[Reg, ...]:
     if rule:
         return tuple(reg) or ("auto",)
     return tuple(weight for weight in reg if weight != "auto") or (PUBLISHED_REG,)
+
+
+def refuse_unheard(texts: Sequence[str], *, reg: Sequence[Reg] = (), solver: Sequence[Solver] = ()) -> None:
+    """Refuse a weight or a solver that was said, and that no transform in ``texts`` has."""
+    kinds = [TRANSFORMS[name] for text in texts if (name := text.partition(":")[0].strip()) in TRANSFORMS]
+    for setting, said in (("reg", reg), ("solver", solver)):
+        if said and not any(setting in kind.takes for kind in kinds):
+            names = ", ".join(texts) or "what was asked for"
+            raise ArgumentError(f"{setting!r} would change nothing: {names} has none. Leave it out.")
 
 
 def refuse_moot_auto(reg: Sequence[Reg], names: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import algorithm_1
 import numpy as np
 import pytest
 import torch
@@ -25,28 +26,6 @@ def clusters(seed=0, n_ids=20, each=6, d=16, noise=0.5):
     x = centre[:, None] + noise * torch.randn(n_ids, each, d, generator=g, dtype=torch.float64)
     ids = torch.arange(n_ids)
     return x[:, 0], x[:, 1:].reshape(-1, d), ids, ids.repeat_interleave(each - 1)
-
-
-def slow_plan(x, reg, n_iter, cost="cosine"):
-    """W from the equations in numpy float64, one loop per sweep."""
-    x = np.asarray(x, dtype=np.float64)
-    n = len(x)
-    if cost == "cosine":
-        u = x / np.linalg.norm(x, axis=1, keepdims=True)
-        c = 1 - u @ u.T
-    else:
-        c = ((x[:, None] - x[None]) ** 2).sum(-1)
-        if cost == "relative-euclidean":
-            c = np.sqrt(c) / np.sqrt(c).max()
-    kernel = np.exp(-c / reg) * (1 - np.eye(n))
-    u, v = np.ones(n), np.ones(n)
-    for _ in range(n_iter):
-        u = 1 / (kernel @ v)
-        v = 1 / (kernel.T @ u)
-    plan = u[:, None] * kernel * v[None]
-    w = plan / plan.max()
-    np.fill_diagonal(w, 1)
-    return w
 
 
 def slow_compare(w, n_query, first, rows):
@@ -73,7 +52,7 @@ def slow_compare(w, n_query, first, rows):
 def test_joint_equals_a_slow_float64_computation(rows, cost):
     q, g, _, _ = clusters(n_ids=9, each=4)
     reg = {"cosine": 0.15, "sqeuclidean": 5.0, "relative-euclidean": 0.1}[cost]
-    w = slow_plan(torch.cat([q, g]), reg, 5, cost)
+    w = algorithm_1.affinities(torch.cat([q, g]), reg, 5, cost=cost)
     got = rank(q, g, reg=reg, cost=cost, rows=rows, diagnostics=False).distances
     np.testing.assert_allclose(got.numpy(), slow_compare(w, len(q), len(q), rows), atol=1e-8)
     single = rank(q.float(), g.float(), reg=reg, cost=cost, rows=rows, diagnostics=False).distances
@@ -86,7 +65,9 @@ def test_every_item_may_query_the_others(rows):
     q, g, _, _ = clusters(n_ids=9, each=4)
     x = torch.cat([q, g])
     got = rank(x, reg=0.15, rows=rows, diagnostics=False).distances
-    np.testing.assert_allclose(got.numpy(), slow_compare(slow_plan(x, 0.15, 5), len(x), 0, rows), atol=1e-8)
+    np.testing.assert_allclose(
+        got.numpy(), slow_compare(algorithm_1.affinities(x, 0.15, 5), len(x), 0, rows), atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("rows", ROWS, ids=lambda r: r.name)
@@ -380,7 +361,7 @@ def test_diagnostics_measure_what_they_say():
     seen = ranking.diagnostics
     assert seen.near == pytest.approx(float(ranking.distances.min()))  # 256 entries: the first of a thousand
     assert seen.middle == pytest.approx(float(ranking.distances.quantile(0.5)), rel=0.01)
-    w = slow_plan(torch.cat([q, g]), 0.2, 5)
+    w = algorithm_1.affinities(torch.cat([q, g]), 0.2, 5)
     np.fill_diagonal(w, 0)
     share = w / w.sum(1, keepdims=True)
     entropy = -(share * np.log(np.where(share > 0, share, 1))).sum(1)

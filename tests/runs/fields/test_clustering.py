@@ -84,7 +84,9 @@ def test_a_task_that_cannot_be_done_is_refused(change: dict[str, Any], says: str
 
 def test_a_clusterer_that_is_not_known_is_refused() -> None:
     for hosts in (("k-medians",), ()):
-        with pytest.raises(ArgumentError, match="clusterers among k-means, bpa-smooth"):
+        with pytest.raises(
+            ArgumentError, match="'hosts' parameter of clustering_ways may name k-means, bpa-smooth"
+        ):
             clustering_ways(hosts)
 
 

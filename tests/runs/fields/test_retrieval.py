@@ -67,14 +67,21 @@ def test_plain_features_stand_first_and_every_way_comes_once() -> None:
         "nearest, identity", "nearest, unit", "nearest, centred", "nearest, bpa, reg 0.1", "nearest, bpa, reg 0.2",
         "nearest, softmax, reg 0.1", "nearest, softmax, reg 0.2", "csls",
     ]  # fmt: skip
-    every = retrieval_ways(("all",), reg=(0.2,), rows=(PAPER, RETRIEVAL), protocols=PROTOCOLS)
+    every = retrieval_ways(HOSTS, reg=(0.2,), rows=(PAPER, RETRIEVAL), protocols=PROTOCOLS)
     assert len(set(every)) == len(every)
     assert {way.host for way in every} == set(HOSTS)
     assert sum("protocol" in way.settings for way in every) == 6
 
 
+def test_what_everybody_has_stands_beside_any_ranking_unless_told_not_to() -> None:
+    free = [Way("nearest", transform) for transform in (RAW, UNIT, NamedTransform("centred"))]
+    assert retrieval_ways(("csls",))[:3] == free
+    assert retrieval_ways(("k-reciprocal",))[:3] == free
+    assert retrieval_ways(("csls",), baselines=False) == [Way("csls", RAW)]
+
+
 def test_every_way_ranks_and_is_judged(task: QueryGallery) -> None:
-    ways = retrieval_ways(("all",), reg=(0.2,), rows=(PAPER, RETRIEVAL), protocols=PROTOCOLS, k1=6, k2=3)
+    ways = retrieval_ways(HOSTS, reg=(0.2,), rows=(PAPER, RETRIEVAL), protocols=PROTOCOLS, k1=6, k2=3)
     for way, record in zip(ways, found(task, ways), strict=True):
         values = np.array(record.values["average_precision"])
         assert values.shape == (12,), way
@@ -149,9 +156,9 @@ def test_a_finished_run_is_taken_from_its_folder(task: QueryGallery, tmp_path: P
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"hosts": ("magic",)}, "host among nearest.*'magic'"),
-        ({"hosts": ()}, "Got none"),
-        ({"protocols": ("both",)}, "protocol among joint.*'both'"),
+        ({"hosts": ("magic",)}, "may name nearest.*'magic'"),
+        ({"hosts": ()}, "Got no name"),
+        ({"protocols": ("both",)}, "may name joint.*'both'"),
         ({"transforms": ("nothing",)}, "nothing"),
         ({"transforms": ("bpa:diagonal=0.5",)}, "unit diagonal"),
     ],

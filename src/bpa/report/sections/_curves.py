@@ -93,7 +93,9 @@ def _chart(
         for name, line in series
     )
     markup = line_chart(title, said, series, x_label=axis_name(axis), y_label=y, reference=flat, log_x=log)
-    dashed = " Dashed: the best of raw, unit and centred features." if flat else ""
+    dashed = (
+        " Dashed: the best of raw, unit and centred features, and reg auto where it was run." if flat else ""
+    )
     return Figure(title, markup, f"Bars: 95 % intervals.{dashed}")
 
 
@@ -126,14 +128,15 @@ def _series(rows: Sequence[Drawn], axis: str, height: Height) -> list[tuple[str,
 
 
 def _references(rows: Sequence[Drawn], axis: str, height: Height) -> list[tuple[str, float]]:
-    """Return the best free row of every group, where the axis is none of the task's fields."""
+    """Return the best free row of every group, where the axis is none of the task's fields, and rows at "auto"."""
     if any(axis in row.record.task for _, row in rows):
         return []
     best = {id(group): group.best_free(row) for group, row in rows}
-    found = [row for row in best.values() if row is not None and height(row) is not None]
+    ruled = [row for _, row in rows if row.fields.get(axis) == "auto"]
+    found = [row for row in (*best.values(), *ruled) if row is not None and height(row) is not None]
+    said = [row.record.data | row.fields for row in found]
     names = told_apart(
-        [{**row.record.data, **row.record.task, "transform": row.way.transform.name} for row in found],
-        always=("transform",),
+        [{k: v for k, v in each.items() if k != "host"} for each in said], always=("transform", axis)
     )
     return [(name, y.mean) for name, row in zip(names, found, strict=True) if (y := height(row)) is not None]
 

@@ -14,6 +14,8 @@ __all__ = ["Finding", "Made", "finding", "findings", "section"]
 
 Finding = tuple[str, str]
 """A kind, "better", "worse" or "same", and a sentence."""
+_DEFAULTS = (0.1, "auto")
+"""The weights of the paper and of the rule: what a user gets without trying several."""
 Made = tuple[Section, list[Finding]]
 
 
@@ -36,11 +38,11 @@ def findings(groups: Sequence[Group]) -> list[Finding]:
             if score is None or not ours:
                 continue
             best = max(ours, key=lambda row: _mean(row, score))
-            default = next((row for row in ours if _is_default(row)), best)
-            told = ours if len(ours) <= 2 else list(dict.fromkeys([default, best]))
+            known = [row for reg in _DEFAULTS for row in [r for r in ours if _is_default(r, reg)][:1]]
+            told = ours if len(ours) <= 2 else list(dict.fromkeys([*known, best]))
             for row in told:
-                hindsight = f", the best of {len(ours)} in hindsight" if row is best and len(ours) > 2 else ""
-                said = finding(group, row, score, hindsight)
+                picked = len(ours) > 2 and row not in known
+                said = finding(group, row, score, f", the best of {len(ours)} in hindsight" if picked else "")
                 if said is not None:
                     out.append(said)
     return out
@@ -69,10 +71,10 @@ def _is_ours(row: Row) -> bool:
     return row.way.transform.name.startswith("bpa") or row.way.host.startswith("bpa")
 
 
-def _is_default(row: Row) -> bool:
+def _is_default(row: Row, reg: object) -> bool:
     """Whether the row is what a user gets without trying several settings."""
     fields = row.fields
-    return fields["transform"] == "bpa" and fields["reg"] in (0.1, "auto") and fields.get("sweeps") == 5
+    return fields["transform"] == "bpa" and fields["reg"] == reg and fields.get("sweeps") == 5
 
 
 def _mean(row: Row, score: Score) -> float:

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from bpa import memory
-from bpa._checks import check_choice, check_count, check_interval
+from bpa._checks import check_choice, check_count, check_interval, check_names
 from bpa._extras import needs
 from bpa.cost import cosine_cost
-from bpa.errors import ArgumentError, ShapeError
+from bpa.errors import ShapeError
 from bpa.metrics.clustering import NMIAverage, adjusted_rand_index, clustering_scores
 from bpa.records import FeatureSet, RunRecord
 from bpa.runs.engine import Part
@@ -170,10 +170,7 @@ def clustering_ways(
     >>> labels(clustering_ways(baselines=False))
     ['bpa-smooth', 'k-means, bpa']
     """
-    unknown = [host for host in hosts if host not in HOSTS]
-    if unknown or not hosts:
-        got = repr(unknown[0]) if unknown else "none"
-        raise ArgumentError(f"A clustering needs clusterers among {', '.join(HOSTS)}. Got {got}.")
+    check_names(hosts, tuple(HOSTS), argument="hosts", function="clustering_ways")
     raw = NamedTransform("identity")
 
     def of(host: str, named: Sequence[NamedTransform]) -> list[Way]:

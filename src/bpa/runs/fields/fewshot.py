@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bpa._blocks import spans
-from bpa._checks import check_choice, check_count, check_positive
+from bpa._checks import check_choice, check_count, check_names, check_positive
 from bpa.data.episodes import PROTOCOLS, Protocol, draw_tasks
 from bpa.errors import ArgumentError, DTypeError, MemoryBudgetError
 from bpa.hosts.fewshot import PMF, VARIANTS, Prediction, ProtoNet, PTMap, PTMapSettings, powered
@@ -177,11 +177,10 @@ def fewshot_ways(
         argument="prior",
         function="ptmap",
     )
+    check_names(hosts, tuple(HOSTS), argument="hosts", function="fewshot_ways")
     unheard = set(settings)
     ways = []
     for host in hosts:
-        if host not in HOSTS:
-            raise ArgumentError(f"The host {host!r} is not known; choose among {', '.join(HOSTS)}.")
         has = HOSTS[host][1]
         own = {**has, **settings} if has else {}
         unheard -= set(own)

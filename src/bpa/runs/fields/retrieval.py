@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bpa._blocks import spans
-from bpa._checks import check_choice, check_count
+from bpa._checks import check_choice, check_count, check_names
 from bpa.data.features import read_features
 from bpa.data.reid import read_reid_features
 from bpa.errors import ArgumentError
@@ -29,7 +29,7 @@ from bpa.records import FeatureSet, QueryGallery
 from bpa.runs.engine import Part
 from bpa.runs.way import Way, transforms_asked
 from bpa.solvers._choice import Solver
-from bpa.transforms.names import NamedTransform, Reg
+from bpa.transforms.names import FREE, NamedTransform, Reg
 
 __all__ = [
     "HOSTS",
@@ -106,7 +106,7 @@ def retrieval_ways(
     Parameters
     ----------
     hosts : sequence of str
-        Among `HOSTS`; ``("all",)`` for every one.
+        Among `HOSTS`.
     transforms : sequence of str
         For ``nearest`` and ``k-reciprocal``.
     reg, solver, baselines
@@ -129,19 +129,15 @@ def retrieval_ways(
     >>> labels(retrieval_ways(("nearest", "csls"), baselines=False))
     ['nearest, bpa', 'csls']
     """
-    hosts = HOSTS if tuple(hosts) == ("all",) else hosts
-    for names, known, what in ((hosts, HOSTS, "host"), (protocols, PROTOCOLS, "protocol")):
-        unknown = [name for name in names if name not in known]
-        if unknown or not names:
-            got = repr(unknown[0]) if unknown else "none"
-            raise ArgumentError(f"A retrieval needs a {what} among {', '.join(known)}. Got {got}.")
+    check_names(hosts, HOSTS, argument="hosts", function="retrieval_ways")
+    check_names(protocols, PROTOCOLS, argument="protocols", function="retrieval_ways")
     named = transforms_asked(transforms, reg=reg, solver=solver, baselines=baselines)
     strange = [t for t in named if t.name == "bpa" and (t.cost or t.unscaled or t.diagonal is not None)]
     if strange:
         raise ArgumentError(f"A ranking by bpa has a stretched plan with unit diagonal. Got {strange[0]!r}.")
     compared = [{"rows": asdict(one)} for one in rows]
     again = {"k1": k1, "k2": k2, "lam": lam, "power": power}
-    ways: list[Way] = []
+    ways = [Way("nearest", transform) for transform in named if baselines and transform.name in FREE]
     for host in hosts:
         if host == "nearest":
             for transform in named:
@@ -293,9 +289,10 @@ class Retrieval:
 
 
 def ranked_ways(ways: Sequence[Way]) -> list[Way]:
-    """Return the two ways whose answers are shown side by side: unit features, and the first ranking by BPA."""
+    """Return the two ways whose answers are shown side by side: unit features, and BPA, by the rule where it ran."""
     bpa = [way for way in ways if way.host == "nearest" and way.transform.name == "bpa"]
-    return [Way("nearest", NamedTransform("unit")), *bpa[:1]]
+    ruled = [way for way in bpa if way.transform.reg == "auto"]
+    return [Way("nearest", NamedTransform("unit")), *(ruled or bpa)[:1]]
 
 
 def draw_identities(

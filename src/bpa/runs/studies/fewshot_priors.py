@@ -8,7 +8,7 @@ from bpa.records import FeatureSet
 from bpa.runs.fields.fewshot import FewShot, fewshot_ways
 from bpa.runs.studies._fewshot import HONOURS, shot_tasks
 from bpa.runs.study import Asked, Grid, Study
-from bpa.runs.way import transforms_asked
+from bpa.runs.way import refuse_unheard, transforms_asked
 
 PRIORS: tuple[dict[str, object], ...] = (
     {"prior": "uniform"},
@@ -25,6 +25,7 @@ PRIORS: tuple[dict[str, object], ...] = (
 
 def _grid(features: FeatureSet, asked: Asked) -> Grid:
     names = asked.transform or ("identity", "bpa")
+    refuse_unheard(names, reg=asked.reg, solver=asked.solver)
     transforms = transforms_asked(names, reg=asked.reg or (0.1,), solver=asked.solver, baselines=False)
     ways = [way for settings in PRIORS for way in fewshot_ways(("ptmap",), transforms, **settings)]
     balanced = [
