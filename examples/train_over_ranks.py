@@ -16,6 +16,7 @@ Without torchrun it runs as a single rank.
 
 import os
 import tempfile
+import time
 
 import torch
 import torch.distributed as dist
@@ -83,3 +84,4 @@ assert abs(float(loss) - float(whole)) < 1e-6
 if rank == 0:
     print(f"{world} ranks agree with one process: loss {float(whole):.6f}")
 dist.destroy_process_group()
+time.sleep(0.5)  # gloo's threads end after this call, and a process that leaves before them is aborted

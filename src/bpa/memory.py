@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from bpa._blocks import block_rows
 from bpa._checks import check_choice
 from bpa.errors import ArgumentError, MemoryBudgetError
 
@@ -21,8 +22,8 @@ __all__ = [
     "MemoryEstimate",
     "check",
     "estimate_affinities",
-    "estimate_lazy",
-    "estimate_sparse",
+    "estimate_dense_plan",
+    "estimate_graph_plan",
     "format_bytes",
     "parse_bytes",
 ]
@@ -47,8 +48,6 @@ WORKSPACE = 48 * 2**20
 """Bytes granted to the libraries themselves: packing buffers of the matrix product, thread stacks, small vectors."""
 PANEL_ROWS = 512
 """Rows of one symmetric panel of a large set, at most."""
-_SEARCH_BLOCK = 1024
-"""Rows of one block of the exact neighbour search."""
 
 
 def parse_bytes(size: str | int | float) -> int:
@@ -239,7 +238,7 @@ def estimate_affinities(
     return MemoryEstimate(f"balanced affinities of {sets}{n:,} items", tuple(parts))
 
 
-def estimate_lazy(
+def estimate_dense_plan(
     n: int, d: int, *, dtype: torch.dtype = torch.float32, block: int, keep: bool = False, vectors: int = 16
 ) -> MemoryEstimate:
     """Bytes that ``DensePlan.fit`` needs.
@@ -263,7 +262,7 @@ def estimate_lazy(
 
     Examples
     --------
-    >>> kept, streamed = (estimate_lazy(50_000, 128, block=1024, keep=keep) for keep in (True, False))
+    >>> kept, streamed = (estimate_dense_plan(50_000, 128, block=1024, keep=keep) for keep in (True, False))
     >>> format_bytes(kept.total), format_bytes(streamed.total)
     ('10.1 GB', '91.7 MB')
     """
@@ -274,11 +273,11 @@ def estimate_lazy(
     if keep:
         parts.append(("tiles", 2 * tile))
     parts.append(("workspace", WORKSPACE))
-    return MemoryEstimate(f"lazy affinities of {n:,} items", tuple(parts))
+    return MemoryEstimate(f"dense plan of {n:,} items", tuple(parts))
 
 
-def estimate_sparse(n: int, d: int, *, k: int, dtype: torch.dtype = torch.float32) -> MemoryEstimate:
-    """Bytes that a sparse plan on a ``k``-nearest-neighbour kernel needs.
+def estimate_graph_plan(n: int, d: int, *, k: int, dtype: torch.dtype = torch.float32) -> MemoryEstimate:
+    """Bytes that ``GraphPlan.fit`` needs.
 
     The symmetrised graph has at most 2·n·k entries (a neighbour relation and its mirror image) and the
     repair adds at most two a row; building it sorts their 64-bit keys.
@@ -298,7 +297,7 @@ def estimate_sparse(n: int, d: int, *, k: int, dtype: torch.dtype = torch.float3
 
     Examples
     --------
-    >>> format_bytes(estimate_sparse(10**6, 128, k=64).part("CSR rows"))
+    >>> format_bytes(estimate_graph_plan(10**6, 128, k=64).part("CSR rows"))
     '2.09 GB'
     """
     item = _item_bytes(dtype)
@@ -309,7 +308,7 @@ def estimate_sparse(n: int, d: int, *, k: int, dtype: torch.dtype = torch.float3
         ("keys and their sort", entries * 8 * 5),
         ("CSR rows", entries * (8 + 2 * item) + 8 * n),
         ("vectors", 24 * n * item),
-        ("search block", 2 * min(_SEARCH_BLOCK, n) * min(8192, n) * item),
+        ("search block", block_rows(n, item) * n * item),
         ("workspace", WORKSPACE),
     )
-    return MemoryEstimate(f"sparse affinities of {n:,} items, {k} neighbours each", parts)
+    return MemoryEstimate(f"graph plan of {n:,} items, {k} neighbours each", parts)

@@ -54,14 +54,14 @@ elif case == "batch backward":
     plan = memory.estimate_affinities(100, 64, batch=500, backward=True)
 elif case == "kept":
     x, work = torch.randn(3000, 64, generator=g), lambda x: DensePlan.fit(x, reg=0.1, keep=True, solver=Converged(1e-3))
-    plan = memory.estimate_lazy(3000, 64, block=1024, keep=True)
+    plan = memory.estimate_dense_plan(3000, 64, block=1024, keep=True)
 elif case == "streamed":
     x = torch.randn(6000, 32, generator=g)
     work = lambda x: DensePlan.fit(x, reg=0.3, keep=False, solver=Converged(1e-3))
-    plan = memory.estimate_lazy(6000, 32, block=1024)
+    plan = memory.estimate_dense_plan(6000, 32, block=1024)
 elif case == "sparse":
     x, work = torch.randn(20000, 16, generator=g), lambda x: GraphPlan.fit(x, reg=0.1, k=30)
-    plan = memory.estimate_sparse(20000, 16, k=30)
+    plan = memory.estimate_graph_plan(20000, 16, k=30)
 print(peak(work, x), plan.total, x.numel() * x.element_size())
 """
 
@@ -140,5 +140,5 @@ def test_estimates_grow_with_what_they_count() -> None:
     assert memory.estimate_affinities(1000, 64, backward=True).total > plain + 4 * 10**6
     assert memory.estimate_affinities(1000, 64, dtype=torch.float64).total > plain + 4 * 10**6
     assert memory.estimate_affinities(1000, 64, batch=3).total > plain + 8 * 10**6
-    assert memory.estimate_lazy(10**5, 128, block=1024).total < 4 * 10**8
-    assert memory.estimate_sparse(10**5, 128, k=64).total < 4 * 10**9
+    assert memory.estimate_dense_plan(10**5, 128, block=1024).total < 4 * 10**8
+    assert memory.estimate_graph_plan(10**5, 128, k=64).total < 4 * 10**9

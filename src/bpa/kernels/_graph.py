@@ -181,7 +181,9 @@ class _Graph:
             return "all pairs were asked for, not those of a neighbour graph"
         if request.n < 3:
             return "fewer than three items have no neighbour graph"
-        needed = memory.estimate_sparse(request.n, request.d, k=request.neighbours, dtype=request.dtype).total
+        needed = memory.estimate_graph_plan(
+            request.n, request.d, k=request.neighbours, dtype=request.dtype
+        ).total
         if request.budget is not None and needed > request.budget:
             allowed = memory.format_bytes(request.budget)
             return f"the graph needs {memory.format_bytes(needed)}, and {allowed} are allowed"

@@ -393,7 +393,7 @@ def _asked_elsewhere(request: PlanRequest) -> str | None:
 
 
 def _estimate(request: PlanRequest, *, keep: bool) -> memory.MemoryEstimate:
-    return memory.estimate_lazy(
+    return memory.estimate_dense_plan(
         request.n, request.d, dtype=request.dtype, block=tile_side(request.n), keep=keep
     )
 

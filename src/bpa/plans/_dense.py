@@ -230,7 +230,7 @@ class DensePlan(Plan):
     def estimate(self) -> memory.MemoryEstimate:
         """What :meth:`fit` held at most, beyond its input."""
         n, d = self.features.shape
-        return memory.estimate_lazy(n, d, dtype=self.features.dtype, block=tile_side(n), keep=self.kept)
+        return memory.estimate_dense_plan(n, d, dtype=self.features.dtype, block=tile_side(n), keep=self.kept)
 
     def affinities(self, dtype: torch.dtype | None = None) -> Tensor:
         """All of W.

@@ -141,7 +141,7 @@ class GraphPlan(Plan):
         n, d = x.shape
         lists = None if neighbours is None else as_lists(neighbours, n, n, function=function)
         k = min(k, n - 1) if lists is None else lists.shape[1]
-        estimate = memory.estimate_sparse(n, d, k=k, dtype=compute_dtype(x))
+        estimate = memory.estimate_graph_plan(n, d, k=k, dtype=compute_dtype(x))
         memory.check(estimate, budget, way_out="Lower k, or raise the budget.")
 
         prepared = prepared_set(x, options)
@@ -162,7 +162,7 @@ class GraphPlan(Plan):
     def estimate(self) -> memory.MemoryEstimate:
         """What :meth:`fit` held at most, beyond its input."""
         n, d = self.features.shape
-        return memory.estimate_sparse(n, d, k=self.k, dtype=self.features.dtype)
+        return memory.estimate_graph_plan(n, d, k=self.k, dtype=self.features.dtype)
 
     def affinities(self) -> Tensor:
         """All of W, diagonal included.

@@ -265,7 +265,7 @@ class Clustering:
         if host.is_square or (way.host == "k-means" and way.transform.name in _SQUARE):
             parts = [("its rows", square), ("their making", square), ("the centred copy of k-means", square)]
         elif host.method is not None:
-            needed = memory.estimate_sparse(n, d, k=10, dtype=torch.float64)
+            needed = memory.estimate_graph_plan(n, d, k=10, dtype=torch.float64)
             parts = [*needed.parts, ("float64 features", 4 * n * d * 8)]
         else:
             parts = [("its rows", n * d * item), ("the centred copy of k-means", n * d * item)]
