@@ -43,7 +43,7 @@ def test_neighbours_are_those_of_a_full_sort(cost: str, k: int) -> None:
 
 
 def test_neighbours_over_several_blocks_are_those_of_a_full_sort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bpa.plans._search.block_rows", lambda *_: 300)
+    monkeypatch.setattr("bpa.plans._search._rows_at_once", lambda *_: 300)
     x = points(1700, 5)
     value, index = costs_of(x, x, "cosine").fill_diagonal_(torch.inf).sort(dim=1)
     found = nearest_neighbours(x, 5)

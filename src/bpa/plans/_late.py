@@ -97,6 +97,8 @@ class Late:
 
     def _scaled(self, log_potential: Tensor) -> Tensor:
         entries = self.entries + (log_potential - self.tiles.offset).to(self.entries.dtype)
+        if not len(self.known[0]):
+            return late_rows(entries, self.scale)
         entries[self.known] = -math.inf
         rows = late_rows(entries, self.scale)
         rows[self.known] = self.diagonal

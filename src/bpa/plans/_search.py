@@ -22,6 +22,8 @@ __all__ = [
 
 Own = Literal["excluded", "first", "as found"]
 """What becomes of an item in its own list: left out, put in front, or listed where its cost puts it."""
+_ROOM = 8 << 20
+"""Bytes of one block of costs: what the last-level cache holds from the product to the selection."""
 _LEAST_GROUP = 6
 """Entries of which only the extreme one is looked at first; below this many a plain selection is as fast."""
 
@@ -97,7 +99,7 @@ def nearest_rows(asking: Tensor, rows: Tensor, k: int, cost: str, *, own: Own = 
     """The ``k`` nearest of prepared ``rows`` (n, d) to each of ``asking`` (m, d); ``own`` where both are one set."""
     is_cosine = cost != "sqeuclidean"
     squared = None if is_cosine else _squared(rows)
-    buffer = rows.new_empty(min(len(asking), block_rows(len(rows), rows.element_size())) * len(rows))
+    buffer = rows.new_empty(min(len(asking), _rows_at_once(len(rows), rows.element_size())) * len(rows))
 
     def block_of(span: slice) -> Tensor:
         """Costs up to the asking item's own constant, which does not change its order."""
@@ -108,6 +110,10 @@ def nearest_rows(asking: Tensor, rows: Tensor, k: int, cost: str, *, own: Own = 
     found = search(block_of, len(asking), len(rows), k, own=own, item_bytes=rows.element_size())
     constant = 1.0 if is_cosine else _squared(asking)[:, None]
     return Neighbours(found.indices, found.costs.add_(constant).clamp_(min=0))
+
+
+def _rows_at_once(n: int, item_bytes: int) -> int:
+    return block_rows(n, item_bytes, room=_ROOM)
 
 
 def search(
@@ -140,7 +146,7 @@ def search(
     Neighbours
     """
     found = []
-    for span in spans(m, block_rows(n, item_bytes)):
+    for span in spans(m, _rows_at_once(n, item_bytes)):
         costs = block_of(span)
         if farthest is not None:
             farthest[span] = costs.amax(dim=1)
