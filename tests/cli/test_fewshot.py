@@ -108,6 +108,9 @@ def test_the_papers_levels_need_the_users_word(file: Path, capsys: pytest.Captur
     assert "Same protocol, your features: gains beside the paper's on miniimagenet-wrn" in out
     assert "82.92" not in out
     assert "difference" not in out
+    assert "No row of this run" not in out
+    _, out, _ = said(capsys, line.replace("--paper ", ""))
+    assert "No row of this run with the transform is one of the paper's" in out
     _, out, _ = said(capsys, f"{line} --these-are-the-paper-features")
     assert "82.92" in out
     assert "difference" in out

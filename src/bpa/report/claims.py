@@ -44,15 +44,23 @@ def claims_table(records: Sequence[RunRecord], name: str, *, are_the_papers: boo
             rows.append([label, each.claim.value, each.ours, each.difference, each.paper_gain, each.our_gain])
         elif each.paper_gain is not None:
             rows.append([label, each.paper_gain, each.our_gain])
+    none = (
+        [
+            "No row of this run with the transform is one of the paper's, which have its weight and sweeps (--paper)."
+        ]
+        if not any(way.transform.name.startswith("bpa") for way in ways)
+        else []
+    )
     if are_the_papers:
         columns = ["way", "paper", "ours", "difference", "paper's gain over raw", "our gain over raw"]
         note = "By the user's word these features are the paper's. Percent; levels depend on the order of rows, too."
-        return Table(f"Paper and ours, {name}", columns, rows, [note])
+        return Table(f"Paper and ours, {name}", columns, rows, [note, *none])
     return Table(
         f"Same protocol, your features: gains beside the paper's on {name}",
         ["way", "paper's gain over raw", "our gain over raw"],
         rows,
         [
-            "Points over raw features. Levels are not comparable: the paper's are those of its own network's features."
+            "Points over raw features. Levels are not comparable: the paper's are those of its own network's features.",
+            *none,
         ],
     )
