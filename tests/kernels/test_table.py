@@ -8,8 +8,8 @@ import torch
 from bpa import balanced_affinities
 from bpa.errors import ArgumentError
 from bpa.kernels import explain, explain_plan
-from bpa.kernels._recipe import Recipe
-from bpa.kernels._table import AFFINITIES, choose, request_of
+from bpa.kernels._recipe import PlanRequest, Recipe
+from bpa.kernels._table import AFFINITIES, choose, choose_plan, request_of
 from bpa.plans import DensePlan
 from bpa.solvers import Converged, Sweeps
 from bpa.transforms import affinities_and_convergence
@@ -148,3 +148,14 @@ def test_the_environment_forces_a_plan_onto_tiles_and_leaves_other_calls_alone(
         ArgumentError, match="BPA_KERNEL=streamed cannot take this call: the n × n numbers were asked"
     ):
         DensePlan.fit(x[0], reg=0.1, keep=True)
+
+
+def test_tiles_leave_a_shared_set_and_a_graph_to_those_who_were_asked() -> None:
+    told = choose_plan(PlanRequest(100, 8, torch.float32, is_shared=True))
+    assert told.chosen is None
+    assert "process group" in str(dict(told.reasons)["ranks"])
+    for name in ("kept", "streamed"):
+        assert dict(told.reasons)[name] == "several processes share the set"
+    told = choose_plan(PlanRequest(100, 8, torch.float32, neighbours=9))
+    assert told.chosen == "graph"
+    assert dict(told.reasons)["kept"] == "a neighbour graph was asked for, not all pairs"

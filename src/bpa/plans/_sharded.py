@@ -25,6 +25,7 @@ from bpa.cost import unit_rows
 from bpa.errors import BPAError, NotDifferentiableError, ShapeError
 from bpa.kernels._ranks import RANKS, Ranks, RanksKernel, gathered_rows, swept_plan
 from bpa.kernels._recipe import PlanRequest
+from bpa.kernels._table import choose_plan
 from bpa.plans._potentials import warn_unless_converged
 from bpa.plans._sets import compute_dtype
 from bpa.records import Convergence
@@ -139,8 +140,9 @@ def sharded_affinities(
             f"The 'x' parameter of {function} must have shape (n_local, d). Got {tuple(x.shape)}."
         )
     check_finite(x, argument="x", function=function)
-    reason = RANKS.why_not(PlanRequest(len(x), x.shape[1], x.dtype, is_shared=True))
-    if reason is not None:
+    told = choose_plan(PlanRequest(len(x), x.shape[1], x.dtype, is_shared=True))
+    if told.chosen != RANKS.name:
+        reason = dict(told.reasons)[RANKS.name]
         raise BPAError(f"{function} needs processes that share the set: {reason}.")
     if not isinstance(solver, Sweeps) and x.requires_grad and torch.is_grad_enabled():
         raise NotDifferentiableError(

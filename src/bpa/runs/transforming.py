@@ -19,7 +19,7 @@ from bpa.plans import DensePlan
 from bpa.records import FeatureSet
 from bpa.runs.engine import Progress
 from bpa.runs.store import write_atomically
-from bpa.solvers._choice import PAPER_SWEEPS
+from bpa.solvers._choice import BALANCED, PAPER_SWEEPS
 from bpa.transforms.functional import affinities_and_convergence
 from bpa.transforms.names import NamedTransform
 
@@ -34,8 +34,6 @@ _SUFFIXES: dict[Want, tuple[str, ...]] = {
     "blocks": (".npy",),
     "distances": (".npy",),
 }
-_UNEVEN = 0.05
-"""Largest relative error of a row sum that goes without a remark; the paper's five sweeps usually leave less."""
 _NARROW = ("identity", "unit", "centred", "pca")
 """Transforms without n × n numbers."""
 
@@ -95,7 +93,7 @@ def transform_to_file(
     -------
     dict
         ``shape``, ``estimate`` (bytes planned), and for bpa and bpa-attn ``marginal_error``, the largest relative
-        error of a row sum that the solver left, with a ``note`` and the way out where that is much.
+        error of a row sum that the solver left, with a ``note`` and the way out where that is not balanced.
 
     Notes
     -----
@@ -123,7 +121,7 @@ def transform_to_file(
         balance = float(plan.convergence.marginal_error)
         done = {"shape": shape, "estimate": plan.estimate.total, "marginal_error": balance}
     error = done.get("marginal_error")
-    if error is not None and error > _UNEVEN:
+    if error is not None and error > BALANCED:
         done["note"] = (
             f"the plan is not balanced: its worst row sum is off by {error:.2g}, so some rows count more than others. "
             f"Pass --solver sweeps:20, or --solver converged."
